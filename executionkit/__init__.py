@@ -1,0 +1,3 @@
+"""Reliable, composable calls to language models and to tools."""
+
+__version__ = "1.0.0"

@@ -1,0 +1,40 @@
+"""Default values and caps: each has one name and this one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = (
+    "DEFAULT_MAX_CONCURRENCY",
+    "DEFAULT_MAX_TOKENS",
+    "DEFAULT_TOOL_TIMEOUT",
+    "MAX_ERROR_DETAIL_CHARS",
+    "MAX_JSON_DEPTH",
+    "MAX_PROBLEM_CHARS",
+    "MAX_RESPONSE_BYTES",
+    "MAX_TOKEN_COUNT",
+)
+
+DEFAULT_MAX_TOKENS: Final = 4096
+"""Output tokens that a pattern asks for per model call."""
+
+DEFAULT_MAX_CONCURRENCY: Final = 10
+"""Model or tool calls of one pattern in flight at once."""
+
+DEFAULT_TOOL_TIMEOUT: Final = 30.0
+"""Seconds that one tool call may run."""
+
+MAX_ERROR_DETAIL_CHARS: Final = 500
+"""Characters of a server's error text that are kept in a message."""
+
+MAX_PROBLEM_CHARS: Final = 800
+"""Characters of unreadable tool arguments that are shown to the model."""
+
+MAX_JSON_DEPTH: Final = 512
+"""Nesting depth above which JSON from a model or a server is refused."""
+
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one response body, or of one streamed line, that are read at most."""
+
+MAX_TOKEN_COUNT: Final = 1_000_000_000
+"""A token count above this is taken for garbage."""

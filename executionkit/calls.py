@@ -1,0 +1,387 @@
+"""What a tool call is, what comes back, and who runs it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from executionkit._clock import get_clock
+from executionkit._constants import MAX_PROBLEM_CHARS
+from executionkit.errors import (
+    ERROR_CODE_TO_CATEGORY,
+    RETRYABLE_CATEGORIES,
+    ErrorCategory,
+    ErrorCode,
+    ExecutionKitError,
+    ToolProcessorError,
+)
+from executionkit.types import freeze, freeze_mapping, sealed, thaw
+
+__all__ = (
+    "CallProblem",
+    "ErrorInfo",
+    "ReturnOrder",
+    "ToolCall",
+    "ToolResult",
+    "ToolRunner",
+    "new_id",
+    "render_result",
+)
+
+
+def new_id() -> str:
+    """A fresh unique id (UUID4 text)."""
+    return str(uuid.uuid4())
+
+
+class ReturnOrder(StrEnum):
+    """The order in which results of a batch come back."""
+
+    COMPLETION = "completion"
+    """As they finish."""
+
+    SUBMISSION = "submission"
+    """As the calls were given."""
+
+
+@sealed
+@dataclass(frozen=True, slots=True, init=False)
+class ToolCall:
+    """A request to run one tool.
+
+    Args:
+        id: The call's id; pairs the result with the call. None = a new one.
+        name: The tool's name; `namespace.name` when it lives in a namespace.
+        arguments: The arguments, kept deeply read-only.
+        tool: Another spelling of `name`.
+        namespace: The namespace when `name` does not say it.
+        idempotency_key: Two calls with one key are one effect.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    namespace: str
+    idempotency_key: str | None
+
+    def __init__(
+        self,
+        id: str | None = None,  # noqa: A002 - the wire's own word
+        name: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        tool: str = "",
+        namespace: str = "default",
+        idempotency_key: str | None = None,
+    ) -> None:
+        chosen = name or tool
+        if not chosen:
+            msg = "`name` of a tool call is empty; give the tool's name"
+            raise ValueError(msg)
+        if name and tool and name != tool:
+            msg = f"`name` is {name!r} but `tool` is {tool!r}; give one of them"
+            raise ValueError(msg)
+        put = object.__setattr__
+        put(self, "id", new_id() if id is None else id)
+        put(self, "name", chosen)
+        put(self, "arguments", freeze_mapping(arguments))
+        put(self, "namespace", namespace)
+        put(self, "idempotency_key", idempotency_key)
+
+    @property
+    def tool(self) -> str:
+        """Another spelling of `name`."""
+        return self.name
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        return f"ToolCall({self.name}{', ' if shown else ''}{shown})"
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallProblem:
+    """A tool call that the model made and that cannot be run as it stands.
+
+    It is never run with guessed arguments; the model is told instead.
+    """
+
+    call_id: str
+    """The call's own id, so that the answer can be paired with it."""
+
+    name: str
+    """The tool's name as the model wrote it; empty when it wrote none."""
+
+    message: str
+    """Why it cannot be run, in words for the model."""
+
+    raw: str = ""
+    """The unreadable text, at most 800 characters of it."""
+
+    length: int = 0
+    """The full length of that text in characters."""
+
+    position: int | None = None
+    """Where reading failed, in characters from the start."""
+
+    index: int = 0
+    """The place among the calls of the same reply, from 0."""
+
+    code: ErrorCode = ErrorCode.TOOL_ARGUMENT_ERROR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.raw[:MAX_PROBLEM_CHARS])
+
+    def to_observation(self) -> str:
+        """The text that tells the model what was wrong with its call."""
+        where = "" if self.position is None else f" at character {self.position}"
+        shown = f" Received ({self.length} characters): {self.raw}" if self.raw else ""
+        return (
+            f"Tool '{self.name}' was not run: {self.message}{where}.{shown} "
+            "Call it again with a complete JSON object as arguments."
+        )
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A failure as data: what, which kind, whether and when to try again."""
+
+    code: ErrorCode
+    category: ErrorCategory
+    message: str
+    retryable: bool = True
+    retry_after_ms: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.retry_after_ms is not None and self.retry_after_ms < 0:
+            msg = f"`retry_after_ms` must be >= 0, got {self.retry_after_ms}"
+            raise ValueError(msg)
+        object.__setattr__(self, "details", freeze_mapping(self.details))
+
+    @classmethod
+    def from_code(
+        cls, code: ErrorCode, message: str, details: Mapping[str, Any] | None = None
+    ) -> ErrorInfo:
+        """The info of `code`, with the category's own answer to "try again?"."""
+        category = ERROR_CODE_TO_CATEGORY[code]
+        retryable = category in RETRYABLE_CATEGORIES
+        return cls(code, category, message, retryable, None, details or {})
+
+    @classmethod
+    def from_exception(cls, exc: BaseException) -> ErrorInfo:
+        """Classify an exception by its type."""
+        if isinstance(exc, ExecutionKitError):
+            after = exc.retry_after
+            return cls(
+                exc.code,
+                exc.category,
+                str(exc),
+                exc.retryable,
+                None if after is None else max(0, round(after * 1000)),
+                exc.details if isinstance(exc, ToolProcessorError) else {},
+            )
+        code = ErrorCode.TOOL_EXECUTION_FAILED
+        if isinstance(exc, TimeoutError):
+            code = ErrorCode.TOOL_TIMEOUT
+        elif isinstance(exc, ConnectionError):
+            code = ErrorCode.MCP_CONNECTION_FAILED
+        return cls.from_code(
+            code, str(exc) or type(exc).__name__, {"type": type(exc).__name__}
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The info as JSON-like data."""
+        return {
+            "code": self.code.value,
+            "category": self.category.value,
+            "message": self.message,
+            "retryable": self.retryable,
+            "retry_after_ms": self.retry_after_ms,
+            "details": thaw(self.details),
+        }
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What one tool call came to: a result, or an error; never both.
+
+    `start_time` and `end_time` are wall-clock seconds since 1970-01-01 UTC; 0.0 when
+    the call never started.
+    """
+
+    tool: str
+    result: Any = None
+    error: str | None = None
+    call_id: str | None = None
+    error_info: ErrorInfo | None = None
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """What the tool really raised."""
+
+    start_time: float = 0.0
+    end_time: float = 0.0
+    duration: float = 0.0
+    """Seconds on the monotonic clock."""
+
+    attempts: int = 1
+    """How often the tool was started; 0 = never."""
+
+    cached: bool = False
+    is_partial: bool = False
+    stream_id: str | None = None
+    machine: str = ""
+    pid: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.tool:
+            msg = "`tool` of a result is empty; give the tool's name"
+            raise ValueError(msg)
+        if self.error is None and self.error_info is not None:
+            object.__setattr__(self, "error", self.error_info.message)
+        elif self.error is not None and self.error_info is None:
+            code = ErrorCode.TOOL_EXECUTION_FAILED
+            info = ErrorInfo.from_code(code, self.error)
+            object.__setattr__(self, "error_info", info)
+        object.__setattr__(self, "result", freeze(self.result))
+
+    @property
+    def is_success(self) -> bool:
+        """True when there is no error."""
+        return self.error is None
+
+    @property
+    def error_code(self) -> ErrorCode | None:
+        return None if self.error_info is None else self.error_info.code
+
+    @property
+    def error_category(self) -> ErrorCategory | None:
+        return None if self.error_info is None else self.error_info.category
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may succeed later; True when there is no error."""
+        return self.error_info is None or self.error_info.retryable
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        return None if self.error_info is None else self.error_info.retry_after_ms
+
+    @classmethod
+    def failure(
+        cls,
+        call: ToolCall,
+        error: BaseException | ErrorInfo,
+        *,
+        attempts: int = 1,
+        start_time: float | None = None,
+        duration: float = 0.0,
+    ) -> ToolResult:
+        """The failed result of `call`."""
+        raised = None if isinstance(error, ErrorInfo) else error
+        info = error if isinstance(error, ErrorInfo) else ErrorInfo.from_exception(error)
+        began = get_clock().wall() if start_time is None else start_time
+        return cls(
+            tool=call.name,
+            error=info.message,
+            call_id=call.id,
+            error_info=info,
+            exception=raised,
+            start_time=began,
+            end_time=began + duration,
+            duration=duration,
+            attempts=attempts,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON-like data (times in ISO 8601, UTC)."""
+        data: dict[str, Any] = {
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "result": thaw(self.result),
+            "error": self.error,
+            "success": self.is_success,
+            "start_time": _iso(self.start_time),
+            "end_time": _iso(self.end_time),
+            "duration": self.duration,
+            "attempts": self.attempts,
+            "cached": self.cached,
+            "is_partial": self.is_partial,
+            "stream_id": self.stream_id,
+            "machine": self.machine,
+            "pid": self.pid,
+        }
+        if self.error_info is not None:
+            data["error_info"] = self.error_info.to_dict()
+        return data
+
+    def to_observation(self) -> str:
+        """The text a model should read: the result as text, or the error."""
+        if self.error is not None:
+            return self.error
+        return render_result(self.result)
+
+    def __str__(self) -> str:
+        state = "success" if self.error is None else f"error: {self.error}"
+        return f"ToolResult({self.tool}, {state}, duration={self.duration:.3f}s)"
+
+
+def render_result(value: Any) -> str:
+    """A tool's value as text for a model.
+
+    Text stays as it is, None becomes an empty string, a list of content parts its
+    joined text, anything else compact JSON.
+
+    Raises:
+        TypeError: When the value cannot be written as JSON.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(_is_text_part(part) for part in value):
+        return "".join(part["text"] for part in value)
+    return json.dumps(
+        value if isinstance(value, (dict, list, tuple, int, float)) else thaw(value),
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def _is_text_part(part: Any) -> bool:
+    return (
+        isinstance(part, Mapping)
+        and part.get("type") in {"text", "output_text"}
+        and isinstance(part.get("text"), str)
+    )
+
+
+def _iso(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+@runtime_checkable
+class ToolRunner(Protocol):
+    """Runs tool calls: what `react_loop` needs, and all it knows of tools.
+
+    A plain list of `Tool` is adapted to a minimal runner; the tool runtime's
+    processor is a full one.
+    """
+
+    async def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
+        """The tools on offer, each in OpenAI's function format."""
+        ...
+
+    async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
+        """Run `calls` and return one result each, in the order of the calls.
+
+        Failures are results. Only the caller's own cancellation, and errors that a
+        policy says must stop the run, are raised.
+        """
+        ...

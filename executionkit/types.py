@@ -1,0 +1,388 @@
+"""Values that cross function boundaries: frozen, slotted, deeply read-only.
+
+They can be pickled, copied, compared and hashed (when their contents can), so a
+result may be cached, shared between tasks, or sent to another process.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, FrozenInstanceError, dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
+
+from executionkit._constants import DEFAULT_TOOL_TIMEOUT
+
+if TYPE_CHECKING:
+    from executionkit.provider import LLMProvider
+
+__all__ = (
+    "CheckpointCallback",
+    "Evaluator",
+    "FrozenDict",
+    "FrozenList",
+    "JsonObject",
+    "JsonValue",
+    "PatternResult",
+    "StreamingPatternResult",
+    "T",
+    "TerminationReason",
+    "TokenUsage",
+    "Tool",
+    "VotingStrategy",
+    "freeze",
+    "freeze_mapping",
+    "sealed",
+    "thaw",
+)
+
+T = TypeVar("T")
+_C = TypeVar("_C")
+
+JsonValue: TypeAlias = Any
+"""A JSON value: None, bool, int, float, str, list, or dict with str keys."""
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object."""
+
+Evaluator: TypeAlias = "Callable[[str, LLMProvider], Awaitable[float]]"
+"""Scores a text: `(text, provider) -> float in [0, 1]`."""
+
+CheckpointCallback: TypeAlias = Callable[
+    [int, dict[str, Any]], "Awaitable[None] | None"
+]
+"""Called with an index and a state after each unit of progress; sync or async."""
+
+
+# MappingProxyType is read-only but neither pickles nor copies by itself. `copyreg`
+# is the standard library's hook for such types; it adds an ability and changes none.
+def _restore_proxy(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(FrozenDict(items))
+
+
+def _reduce_proxy(proxy: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return _restore_proxy, (dict(proxy),)
+
+
+copyreg.pickle(MappingProxyType, _reduce_proxy)  # type: ignore[arg-type]
+
+
+def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
+    msg = f"{type(self).__name__} is read-only; use thaw() for a copy to change"
+    raise TypeError(msg)
+
+
+class FrozenDict(dict[Any, Any]):
+    """A dict that refuses every change; equal to a dict with the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __copy__(self) -> FrozenDict:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenDict:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that refuses every change; equal to a list with the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    append = extend = insert = pop = remove = clear = _refuse  # type: ignore[assignment]
+    sort = reverse = _refuse  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+    def __copy__(self) -> FrozenList:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenList:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """A deeply read-only twin of a JSON-like value.
+
+    dict becomes `FrozenDict`, list `FrozenList`, set `frozenset`, a mapping proxy
+    stays one over frozen contents; anything else is returned as it is. A value that
+    is frozen already is not copied.
+    """
+    kind = type(value)
+    if kind is dict or kind is MappingProxyType:
+        frozen = FrozenDict({key: freeze(item) for key, item in value.items()})
+        return frozen if kind is dict else MappingProxyType(frozen)
+    if kind is list:
+        return FrozenList([freeze(item) for item in value])
+    if kind is tuple:
+        return tuple([freeze(item) for item in value])
+    if kind is set:
+        return frozenset(value)
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """A deep copy made of plain dicts and lists, free to be changed."""
+    if isinstance(value, (dict, MappingProxyType)):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [thaw(item) for item in value]
+    if type(value) is tuple:
+        return tuple(thaw(item) for item in value)
+    return value
+
+
+_EMPTY: MappingProxyType[str, Any] = MappingProxyType(FrozenDict())
+
+
+def _empty() -> MappingProxyType[str, Any]:
+    return _EMPTY
+
+
+def freeze_mapping(value: Mapping[str, Any] | None) -> MappingProxyType[str, Any]:
+    """A read-only proxy over a deeply frozen copy of `value` (None = empty)."""
+    if not value:
+        return _EMPTY
+    if type(value) is FrozenDict:
+        return MappingProxyType(value)
+    return MappingProxyType(
+        FrozenDict({key: freeze(item) for key, item in value.items()})
+    )
+
+
+def _sealed_setattr(self: object, name: str, _value: object = None) -> NoReturn:
+    msg = f"cannot change field {name!r} of {type(self).__name__}"
+    raise FrozenInstanceError(msg)
+
+
+def _hash_part(value: Any) -> Any:
+    if type(value) is MappingProxyType:
+        return FrozenDict(value)
+    return value
+
+
+def _hash_fields(self: Any) -> int:
+    return hash(
+        tuple(
+            _hash_part(getattr(self, item.name))
+            for item in fields(self)
+            if (item.compare if item.hash is None else item.hash)
+        )
+    )
+
+
+def sealed(cls: type[_C]) -> type[_C]:
+    """Finish a frozen, slotted dataclass: put it above `@dataclass(...)`.
+
+    CPython 3.11.7 and 3.12.1 build a `__setattr__` for such classes that raises
+    `TypeError` instead of `FrozenInstanceError`, so that `Result[str](...)` crashes
+    (python/cpython#111650 family). The replacement always refuses, with the right
+    error. Hashing looks through mapping proxies, which 3.11 cannot hash.
+    """
+    cls.__setattr__ = _sealed_setattr  # type: ignore[assignment,method-assign]
+    cls.__delattr__ = _sealed_setattr  # type: ignore[assignment,method-assign]
+    cls.__hash__ = _hash_fields  # type: ignore[assignment,method-assign]
+    return cls
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens and calls: what was spent, or (as `max_cost`) what may be spent.
+
+    As a budget, 0 means no limit for that field, a positive number is the limit, and
+    -1 is `pipe()`'s mark for a field that an earlier step used up.
+    """
+
+    input_tokens: int = 0
+    """Tokens sent to the model, cached ones included."""
+
+    output_tokens: int = 0
+    """Tokens made by the model, reasoning included."""
+
+    llm_calls: int = 0
+    """Requests dispatched, retries included."""
+
+    _: KW_ONLY
+
+    cache_read_tokens: int = 0
+    """The part of `input_tokens` that came from the provider's cache."""
+
+    cache_write_tokens: int = 0
+    """The part of `input_tokens` that was written to the provider's cache."""
+
+    reasoning_tokens: int = 0
+    """The part of `output_tokens` that was spent on hidden reasoning."""
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.llm_calls + other.llm_calls,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+    def __sub__(self, other: TokenUsage) -> TokenUsage:
+        """The field-wise difference; it may be negative."""
+        return TokenUsage(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.llm_calls - other.llm_calls,
+            cache_read_tokens=self.cache_read_tokens - other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens - other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens - other.reasoning_tokens,
+        )
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class PatternResult(Generic[T]):
+    """What a pattern returns: the value, its score, what it cost, and how it went."""
+
+    value: T
+    score: float | None = None
+    """Quality in [0, 1], where the pattern knows one."""
+
+    cost: TokenUsage = TokenUsage()
+    metadata: Mapping[str, Any] = field(default_factory=_empty)
+    """Facts about the run; each pattern documents its keys."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", freeze(self.value))
+        object.__setattr__(self, "metadata", freeze_mapping(self.metadata))
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class VotingStrategy(StrEnum):
+    """How `consensus` picks a winner."""
+
+    MAJORITY = "majority"
+    UNANIMOUS = "unanimous"
+
+
+class TerminationReason(StrEnum):
+    """Why a `react_loop` ended."""
+
+    NATURAL = "natural"
+    """The model answered without asking for a tool."""
+
+    MAX_ITERATIONS = "max_iterations"
+    """The round limit was reached."""
+
+    NO_PROGRESS = "no_progress"
+    """The same calls kept giving the same results."""
+
+    EMPTY_REPLY = "empty_reply"
+    """The model announced tool calls, or nothing, and gave neither text nor calls."""
+
+    TRUNCATED = "truncated"
+    """The final answer was cut off at the token limit."""
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments (an object schema); kept read-only."""
+
+    execute: Callable[..., Any]
+    """Called with the arguments as keywords. Async, or sync (run in a thread)."""
+
+    timeout: float | None = DEFAULT_TOOL_TIMEOUT
+    """Seconds one call may run. None = no limit."""
+
+    _: KW_ONLY
+
+    namespace: str = "default"
+    tags: frozenset[str] = frozenset()
+    side_effects: str = "unknown"
+    """`"none"`, `"read"`, `"write"`, `"destructive"`, or `"unknown"`."""
+
+    idempotent: bool = False
+    """True when calling twice with the same arguments does no more than once."""
+
+    cacheable: bool | None = None
+    """Whether results may be cached. None = decided from `side_effects`."""
+
+    cost: float = 0.0
+    """Abstract budget units per call."""
+
+    version: str = "1.0.0"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", freeze_mapping(self.parameters))
+        object.__setattr__(self, "tags", frozenset(self.tags))
+
+    def to_schema(self) -> dict[str, Any]:
+        """The tool in OpenAI's function format; a fresh copy, free to be changed."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": thaw(self.parameters),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingPatternResult:
+    """A text stream with the cost known so far; close it or use `async with`."""
+
+    text_stream: AsyncIterator[str]
+    metadata: Mapping[str, Any] = field(default_factory=_empty)
+    _usage_source: Callable[[], TokenUsage] = field(default=TokenUsage, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", freeze_mapping(self.metadata))
+
+    @property
+    def cost(self) -> TokenUsage:
+        """What has been spent up to now."""
+        return self._usage_source()
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.text_stream
+
+    async def aclose(self) -> None:
+        """Stop the stream; the request is aborted and what it used is counted."""
+        close = getattr(self.text_stream, "aclose", None)
+        if close is not None:
+            await cast("Callable[[], Awaitable[None]]", close)()
+
+    async def __aenter__(self) -> StreamingPatternResult:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
