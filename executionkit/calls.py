@@ -285,7 +285,9 @@ class ToolResult:
     ) -> ToolResult:
         """The failed result of `call`."""
         raised = None if isinstance(error, ErrorInfo) else error
-        info = error if isinstance(error, ErrorInfo) else ErrorInfo.from_exception(error)
+        info = (
+            error if isinstance(error, ErrorInfo) else ErrorInfo.from_exception(error)
+        )
         began = get_clock().wall() if start_time is None else start_time
         return cls(
             tool=call.name,

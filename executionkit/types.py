@@ -16,6 +16,7 @@ from typing import (
     Any,
     Generic,
     NoReturn,
+    Self,
     SupportsIndex,
     TypeAlias,
     TypeVar,
@@ -75,7 +76,7 @@ def _reduce_proxy(proxy: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
     return _restore_proxy, (dict(proxy),)
 
 
-copyreg.pickle(MappingProxyType, _reduce_proxy)  # type: ignore[arg-type]
+copyreg.pickle(MappingProxyType, _reduce_proxy)
 
 
 def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
@@ -87,8 +88,8 @@ class FrozenDict(dict[Any, Any]):
     """A dict that refuses every change; equal to a dict with the same items."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -107,9 +108,9 @@ class FrozenList(list[Any]):
     """A list that refuses every change; equal to a list with the same items."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
-    append = extend = insert = pop = remove = clear = _refuse  # type: ignore[assignment]
-    sort = reverse = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = _refuse
+    sort = reverse = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))
@@ -202,9 +203,9 @@ def sealed(cls: type[_C]) -> type[_C]:
     (python/cpython#111650 family). The replacement always refuses, with the right
     error. Hashing looks through mapping proxies, which 3.11 cannot hash.
     """
-    cls.__setattr__ = _sealed_setattr  # type: ignore[assignment,method-assign]
-    cls.__delattr__ = _sealed_setattr  # type: ignore[assignment,method-assign]
-    cls.__hash__ = _hash_fields  # type: ignore[assignment,method-assign]
+    cls.__setattr__ = _sealed_setattr  # type: ignore[method-assign]
+    cls.__delattr__ = _sealed_setattr  # type: ignore[method-assign]
+    cls.__hash__ = _hash_fields  # type: ignore[method-assign]
     return cls
 
 
@@ -381,7 +382,7 @@ class StreamingPatternResult:
         if close is not None:
             await cast("Callable[[], Awaitable[None]]", close)()
 
-    async def __aenter__(self) -> StreamingPatternResult:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

@@ -1,0 +1,89 @@
+"""The root of the error tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from executionkit._error_codes import (
+    ERROR_CODE_TO_CATEGORY,
+    RETRYABLE_CATEGORIES,
+    ErrorCategory,
+    ErrorCode,
+)
+from executionkit.types import TokenUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ("ExecutionKitError",)
+
+
+def _rebuild(
+    cls: type[ExecutionKitError], args: tuple[Any, ...], state: dict[str, Any]
+) -> ExecutionKitError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ExecutionKitError(Exception):
+    """The root of all errors that this library raises on purpose.
+
+    Args:
+        message: What happened, with the value and the remedy.
+        cost: What had been spent when it happened; zero when unknown.
+        metadata: Facts about the failed run (partial results among them).
+    """
+
+    default_code: ClassVar[ErrorCode] = ErrorCode.LLM_ERROR
+    retry_limit: ClassVar[int | None] = None
+    """Retries that make sense for this kind of failure at most. None = no own limit."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        cost: TokenUsage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.cost: TokenUsage = cost if cost is not None else TokenUsage()
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        self.attempts: int = 0
+        """Requests or calls that were really dispatched; 0 when not counted."""
+        self.retries_exhausted: bool = False
+        """True once a retry layer gave up on it: outer layers do not try again."""
+        self._retry_after: float | None = None
+
+    @property
+    def code(self) -> ErrorCode:
+        """The stable name of the failure."""
+        return self.default_code
+
+    @property
+    def category(self) -> ErrorCategory:
+        """The kind of failure."""
+        return ERROR_CODE_TO_CATEGORY[self.code]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.category in RETRYABLE_CATEGORIES
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds to wait before trying again, when the other side said so."""
+        return self._retry_after
+
+    @retry_after.setter
+    def retry_after(self, seconds: float | None) -> None:
+        self._retry_after = seconds
+
+    @property
+    def message(self) -> str:
+        """The text of the error."""
+        return str(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
