@@ -49,6 +49,8 @@ __all__ = (
 )
 
 T = TypeVar("T")
+"""The type of a result's value."""
+
 _C = TypeVar("_C")
 
 JsonValue: TypeAlias = Any

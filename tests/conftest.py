@@ -1,0 +1,93 @@
+"""What all tests share: a fake clock, and a check that nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.runners
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from executionkit.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LAST_TICKS = 5
+_LAST_SECONDS = 0.2
+_THREAD_SECONDS = 2.0
+
+_leaked_tasks: list[str] = []
+
+
+@pytest.fixture
+def fake_clock() -> Iterator[FakeClock]:
+    """A clock that is moved by hand, and the default of all that runs in the test."""
+    clock = FakeClock()
+    with clock.installed():
+        yield clock
+
+
+@pytest.fixture
+def auto_clock() -> Iterator[FakeClock]:
+    """A clock that jumps to the next timer when all tasks wait; no real time passes."""
+    clock = FakeClock(auto=True)
+    with clock.installed():
+        yield clock
+
+
+async def _let_finish(tasks: set[asyncio.Task[Any]]) -> None:
+    for _ in range(_LAST_TICKS):
+        await asyncio.sleep(0)
+    if any(not task.done() for task in tasks):
+        await asyncio.wait(tasks, timeout=_LAST_SECONDS)
+
+
+def _watch_for_leaked_tasks() -> None:
+    # Every loop, of a test or of a sync wrapper, ends in this function. It is called
+    # after all fixtures are closed, so what still runs there belongs to nobody.
+    cancel_all: Any = asyncio.runners._cancel_all_tasks  # type: ignore[attr-defined]
+
+    def watch(loop: asyncio.AbstractEventLoop) -> None:
+        tasks = asyncio.all_tasks(loop)
+        if tasks:
+            loop.run_until_complete(_let_finish(tasks))
+            _leaked_tasks.extend(repr(task) for task in tasks if not task.done())
+        cancel_all(loop)
+
+    asyncio.runners._cancel_all_tasks = watch  # type: ignore[attr-defined]
+
+
+def _foreground_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+_threads = pytest.StashKey[set[threading.Thread]]()
+
+
+def pytest_configure() -> None:
+    _watch_for_leaked_tasks()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    _leaked_tasks.clear()
+    item.stash[_threads] = _foreground_threads()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    result = yield
+    tasks = list(_leaked_tasks)
+    if tasks:
+        pytest.fail(f"tasks left running: {'; '.join(tasks)}", pytrace=False)
+    before = item.stash[_threads]
+    threads = _foreground_threads() - before
+    for thread in threads:
+        thread.join(_THREAD_SECONDS)
+    left = [thread.name for thread in threads if thread.is_alive()]
+    if left:
+        pytest.fail(f"threads left running: {', '.join(left)}", pytrace=False)
+    return result
