@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from enum import Enum
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from executionkit._constants import MAX_TOKEN_COUNT
 from executionkit.calls import CallProblem, ToolCall
@@ -12,8 +14,12 @@ from executionkit.errors import ProviderError
 from executionkit.types import TokenUsage, freeze, freeze_mapping, sealed
 
 __all__ = (
+    "OMIT",
+    "TRUNCATED_REASONS",
     "LLMProvider",
     "LLMResponse",
+    "Omit",
+    "Owned",
     "ReasoningDelta",
     "StreamEnd",
     "StreamEvent",
@@ -25,7 +31,63 @@ __all__ = (
     "usage_of",
 )
 
-_TRUNCATED = frozenset({"length", "max_tokens", "model_context_window_exceeded"})
+TRUNCATED_REASONS: Final = frozenset(
+    {"length", "max_tokens", "model_context_window_exceeded"}
+)
+"""Finish reasons that mean: the token limit cut the reply off."""
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+_UNREADABLE = "unreadable"
+
+
+class Omit(Enum):
+    """The type of `OMIT`."""
+
+    OMIT = "omit"
+
+
+OMIT: Final = Omit.OMIT
+"""The value of a call option that must not be sent at all, not even as a default."""
+
+
+class Owned:
+    """Marks a `raw` payload that nobody else can change: frozen when first read."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _FrozenOnRead:
+    """A slot whose `Owned` value is frozen by the first reader.
+
+    A deep freeze costs more than parsing the payload did, and most replies' `raw` is
+    never looked at.
+    """
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        value = self._slot.__get__(instance, owner)
+        if type(value) is Owned:
+            value = freeze(value.value)
+            self._slot.__set__(instance, value)
+        return value
+
+    def __set__(self, instance: object, value: Any) -> None:
+        self._slot.__set__(instance, value)
+
+    def settle(self, instance: object) -> None:
+        """Freeze a value that is not `Owned`: its maker may still hold it."""
+        value = self._slot.__get__(instance)
+        if type(value) is not Owned:
+            self._slot.__set__(instance, freeze(value))
 
 
 def _count(usage: Mapping[str, Any], *names: str) -> int:
@@ -75,7 +137,7 @@ class LLMResponse:
     """The calls that can be run."""
 
     finish_reason: str = "stop"
-    """The provider's own word for why it ended; `"unknown"` when it said nothing."""
+    """The provider's own word for why it ended; `"unknown"` when it said null."""
 
     usage: Mapping[str, Any] = field(default_factory=dict)
     """The provider's own usage object."""
@@ -111,14 +173,21 @@ class LLMResponse:
         put(self, "tool_calls", tuple(self.tool_calls))
         put(self, "problems", tuple(self.problems))
         put(self, "usage", freeze_mapping(self.usage))
-        put(self, "raw", freeze(self.raw))
+        _RAW.settle(self)
         put(self, "parts", freeze(tuple(self.parts)))
 
     @property
     def input_tokens(self) -> int:
-        """Tokens sent, cached ones included (Anthropic reports those apart)."""
+        """Tokens sent, cached ones included.
+
+        Anthropic reports the cached ones apart. A gateway that speaks of
+        `prompt_tokens` has added them already, even when it lists them too.
+        """
+        sent = _count(self.usage, "input_tokens", "prompt_tokens")
+        if "prompt_tokens" in self.usage:
+            return sent
         return (
-            _count(self.usage, "input_tokens", "prompt_tokens")
+            sent
             + _count(self.usage, "cache_creation_input_tokens")
             + _count(self.usage, "cache_read_input_tokens")
         )
@@ -138,7 +207,7 @@ class LLMResponse:
         details = _details(self.usage, "prompt_tokens_details", "input_tokens_details")
         if "cached_tokens" in details:
             return _count(details, "cached_tokens")
-        return _count(self.usage, "cache_read_input_tokens")
+        return _count(self.usage, "cache_read_input_tokens", "prompt_cache_hit_tokens")
 
     @property
     def cache_write_tokens(self) -> int:
@@ -160,7 +229,40 @@ class LLMResponse:
     @property
     def was_truncated(self) -> bool:
         """True when the token limit cut the reply off."""
-        return self.finish_reason in _TRUNCATED
+        return self.finish_reason in TRUNCATED_REASONS
+
+    def to_message(self) -> dict[str, Any]:
+        """The reply as a message of the next request (OpenAI's chat form).
+
+        Calls that cannot be run stand in their places with empty arguments, because
+        the answer to each needs a call to belong to. Thinking blocks with their
+        signatures come along as `thinking_blocks`, which only `AnthropicProvider`
+        sends.
+        """
+        message: dict[str, Any] = {"role": "assistant", "content": self.content or None}
+        calls = [_wire_call(c.id, c.name, dict(c.arguments)) for c in self.tool_calls]
+        for problem in sorted(self.problems, key=lambda item: item.index):
+            broken = _wire_call(problem.call_id, problem.name or _UNREADABLE, {})
+            calls.insert(problem.index, broken)
+        if calls:
+            message["tool_calls"] = calls
+        thoughts = [part for part in self.parts if part.get("type") in _THINKING]
+        if thoughts:
+            message["thinking_blocks"] = thoughts
+        return message
+
+
+_RAW = _FrozenOnRead(LLMResponse.__dict__["raw"])
+type.__setattr__(LLMResponse, "raw", _RAW)
+
+
+def _wire_call(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(arguments, ensure_ascii=False)
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": text},
+    }
 
 
 def usage_of(response: LLMResponse) -> TokenUsage:
@@ -184,7 +286,7 @@ def usage_of(response: LLMResponse) -> TokenUsage:
 @sealed
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The next piece of the answer's text."""
+    """The next piece of the answer's text; servers send empty pieces too."""
 
     text: str
 
