@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 __all__ = (
     "Clock",
@@ -93,7 +93,7 @@ def get_clock() -> Clock:
 
 
 @contextmanager
-def use_clock(clock: Clock) -> Iterator[Clock]:
+def use_clock(clock: Clock) -> Generator[Clock]:
     """Make `clock` the default inside the block (for this task and its children)."""
     token = _clock.set(clock)
     try:

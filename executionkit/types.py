@@ -6,27 +6,31 @@ result may be cached, shared between tasks, or sent to another process.
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, FrozenInstanceError, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    NoReturn,
     Self,
-    SupportsIndex,
     TypeAlias,
     TypeVar,
     cast,
 )
 
 from executionkit._constants import DEFAULT_TOOL_TIMEOUT
+from executionkit._frozen import (
+    FrozenDict,
+    FrozenList,
+    freeze,
+    freeze_mapping,
+    sealed,
+    thaw,
+)
 
 if TYPE_CHECKING:
-    from executionkit.provider import LLMProvider
+    from executionkit._llm import LLMProvider
 
 __all__ = (
     "CheckpointCallback",
@@ -51,8 +55,6 @@ __all__ = (
 T = TypeVar("T")
 """The type of a result's value."""
 
-_C = TypeVar("_C")
-
 JsonValue: TypeAlias = Any
 """A JSON value: None, bool, int, float, str, list, or dict with str keys."""
 
@@ -66,149 +68,6 @@ CheckpointCallback: TypeAlias = Callable[
     [int, dict[str, Any]], "Awaitable[None] | None"
 ]
 """Called with an index and a state after each unit of progress; sync or async."""
-
-
-# MappingProxyType is read-only but neither pickles nor copies by itself. `copyreg`
-# is the standard library's hook for such types; it adds an ability and changes none.
-def _restore_proxy(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(FrozenDict(items))
-
-
-def _reduce_proxy(proxy: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
-    return _restore_proxy, (dict(proxy),)
-
-
-copyreg.pickle(MappingProxyType, _reduce_proxy)
-
-
-def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
-    msg = f"{type(self).__name__} is read-only; use thaw() for a copy to change"
-    raise TypeError(msg)
-
-
-class FrozenDict(dict[Any, Any]):
-    """A dict that refuses every change; equal to a dict with the same items."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-    def __copy__(self) -> FrozenDict:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenDict:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
-
-
-class FrozenList(list[Any]):
-    """A list that refuses every change; equal to a list with the same items."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = _refuse
-    sort = reverse = _refuse
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(self))
-
-    def __copy__(self) -> FrozenList:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenList:
-        return self
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return FrozenList, (list(self),)
-
-
-def freeze(value: Any) -> Any:
-    """A deeply read-only twin of a JSON-like value.
-
-    dict becomes `FrozenDict`, list `FrozenList`, set `frozenset`, a mapping proxy
-    stays one over frozen contents; anything else is returned as it is. A value that
-    is frozen already is not copied.
-    """
-    kind = type(value)
-    if kind is dict or kind is MappingProxyType:
-        frozen = FrozenDict({key: freeze(item) for key, item in value.items()})
-        return frozen if kind is dict else MappingProxyType(frozen)
-    if kind is list:
-        return FrozenList([freeze(item) for item in value])
-    if kind is tuple:
-        return tuple([freeze(item) for item in value])
-    if kind is set:
-        return frozenset(value)
-    return value
-
-
-def thaw(value: Any) -> Any:
-    """A deep copy made of plain dicts and lists, free to be changed."""
-    if isinstance(value, (dict, MappingProxyType)):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [thaw(item) for item in value]
-    if type(value) is tuple:
-        return tuple(thaw(item) for item in value)
-    return value
-
-
-_EMPTY: MappingProxyType[str, Any] = MappingProxyType(FrozenDict())
-
-
-def _empty() -> MappingProxyType[str, Any]:
-    return _EMPTY
-
-
-def freeze_mapping(value: Mapping[str, Any] | None) -> MappingProxyType[str, Any]:
-    """A read-only proxy over a deeply frozen copy of `value` (None = empty)."""
-    if not value:
-        return _EMPTY
-    if type(value) is FrozenDict:
-        return MappingProxyType(value)
-    return MappingProxyType(
-        FrozenDict({key: freeze(item) for key, item in value.items()})
-    )
-
-
-def _sealed_setattr(self: object, name: str, _value: object = None) -> NoReturn:
-    msg = f"cannot change field {name!r} of {type(self).__name__}"
-    raise FrozenInstanceError(msg)
-
-
-def _hash_part(value: Any) -> Any:
-    if type(value) is MappingProxyType:
-        return FrozenDict(value)
-    return value
-
-
-def _hash_fields(self: Any) -> int:
-    return hash(
-        tuple(
-            _hash_part(getattr(self, item.name))
-            for item in fields(self)
-            if (item.compare if item.hash is None else item.hash)
-        )
-    )
-
-
-def sealed(cls: type[_C]) -> type[_C]:
-    """Finish a frozen, slotted dataclass: put it above `@dataclass(...)`.
-
-    CPython 3.11.7 and 3.12.1 build a `__setattr__` for such classes that raises
-    `TypeError` instead of `FrozenInstanceError`, so that `Result[str](...)` crashes
-    (python/cpython#111650 family). The replacement always refuses, with the right
-    error. Hashing looks through mapping proxies, which 3.11 cannot hash.
-    """
-    cls.__setattr__ = _sealed_setattr  # type: ignore[method-assign]
-    cls.__delattr__ = _sealed_setattr  # type: ignore[method-assign]
-    cls.__hash__ = _hash_fields  # type: ignore[method-assign]
-    return cls
 
 
 @sealed
@@ -241,6 +100,8 @@ class TokenUsage:
     """The part of `output_tokens` that was spent on hidden reasoning."""
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
+        if not isinstance(other, TokenUsage):
+            return NotImplemented
         return TokenUsage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -252,6 +113,8 @@ class TokenUsage:
 
     def __sub__(self, other: TokenUsage) -> TokenUsage:
         """The field-wise difference; it may be negative."""
+        if not isinstance(other, TokenUsage):
+            return NotImplemented
         return TokenUsage(
             self.input_tokens - other.input_tokens,
             self.output_tokens - other.output_tokens,
@@ -272,7 +135,7 @@ class PatternResult(Generic[T]):
     """Quality in [0, 1], where the pattern knows one."""
 
     cost: TokenUsage = TokenUsage()
-    metadata: Mapping[str, Any] = field(default_factory=_empty)
+    metadata: Mapping[str, Any] = field(default_factory=freeze_mapping)
     """Facts about the run; each pattern documents its keys."""
 
     def __post_init__(self) -> None:
@@ -359,12 +222,13 @@ class Tool:
         }
 
 
+@sealed
 @dataclass(frozen=True, slots=True)
 class StreamingPatternResult:
     """A text stream with the cost known so far; close it or use `async with`."""
 
     text_stream: AsyncIterator[str]
-    metadata: Mapping[str, Any] = field(default_factory=_empty)
+    metadata: Mapping[str, Any] = field(default_factory=freeze_mapping)
     _usage_source: Callable[[], TokenUsage] = field(default=TokenUsage, repr=False)
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from executionkit._clock import use_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 __all__ = ("FakeClock", "settle")
 
@@ -113,7 +113,7 @@ class FakeClock:
         await settle()
 
     @contextmanager
-    def installed(self) -> Iterator[FakeClock]:
+    def installed(self) -> Generator[FakeClock]:
         """Make this clock the default inside the block."""
         with use_clock(self):
             yield self
