@@ -15,7 +15,31 @@ from executionkit.types import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ExecutionKitError",)
+__all__ = ("ExecutionKitError", "portable", "text_of")
+
+
+def text_of(error: BaseException) -> str:
+    """The words of an exception; its type's name when it has none, or cannot tell."""
+    name = type(error).__name__
+    try:
+        return str(error) or name
+    except Exception:  # noqa: BLE001 - `__str__` of a foreign exception may do anything
+        return name
+
+
+def portable(error: BaseException) -> BaseException | None:
+    """`error`, or None when it would not survive being pickled and read back.
+
+    Exceptions of other libraries often take arguments that they do not keep, or hold
+    sockets and locks; one of them must not take the whole result down with it.
+    """
+    import pickle
+
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes, just made
+    except Exception:  # noqa: BLE001 - pickling runs foreign code, which may do anything
+        return None
+    return error
 
 
 def _rebuild(
@@ -36,7 +60,7 @@ class ExecutionKitError(Exception):
         metadata: Facts about the failed run (partial results among them).
     """
 
-    default_code: ClassVar[ErrorCode] = ErrorCode.LLM_ERROR
+    default_code: ClassVar[ErrorCode] = ErrorCode.PATTERN_FAILED
     retry_limit: ClassVar[int | None] = None
     """Retries that make sense for this kind of failure at most. None = no own limit."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from executionkit._error_base import ExecutionKitError
+from executionkit._error_base import ExecutionKitError, portable, text_of
 from executionkit._error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -68,6 +67,12 @@ class ToolProcessorError(ExecutionKitError):
         """`retry_after` in whole milliseconds."""
         return None if self.retry_after is None else round(self.retry_after * 1000)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (cls, args, state) = super().__reduce__()
+        if self.original_error is not None:
+            state["original_error"] = portable(self.original_error)
+        return rebuild, (cls, args, state)
+
     def to_dict(self) -> dict[str, Any]:
         """The error as JSON-like data."""
         return {
@@ -93,6 +98,8 @@ class ToolNotFoundError(ToolProcessorError):
         available_tools: Iterable[str] = (),
         available_namespaces: Iterable[str] = (),
     ) -> None:
+        import difflib
+
         tools = list(available_tools)
         close = difflib.get_close_matches(tool_name, tools, n=3, cutoff=0.6)
         hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
@@ -117,9 +124,11 @@ class ToolExecutionError(ToolProcessorError):
         original_error: BaseException | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        why = f"{type(original_error).__name__}: {original_error}"
+        why = "unknown error"
+        if original_error is not None:
+            why = f"{type(original_error).__name__}: {text_of(original_error)}"
         super().__init__(
-            f"Tool '{tool_name}' failed: {why if original_error else 'unknown error'}",
+            f"Tool '{tool_name}' failed: {why}",
             details={"tool_name": tool_name, **(details or {})},
             original_error=original_error,
         )

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from executionkit._clock import get_clock
 from executionkit._constants import MAX_PROBLEM_CHARS
-from executionkit.errors import (
-    ERROR_CODE_TO_CATEGORY,
-    RETRYABLE_CATEGORIES,
-    ErrorCategory,
-    ErrorCode,
-    ExecutionKitError,
-    ToolProcessorError,
-)
-from executionkit.types import freeze, freeze_mapping, sealed, thaw
+from executionkit._error_base import portable
+from executionkit._error_codes import ErrorCategory, ErrorCode
+from executionkit._error_info import ErrorInfo
+from executionkit._frozen import freeze, freeze_mapping, sealed, thaw
 
 __all__ = (
     "CallProblem",
@@ -34,9 +29,18 @@ __all__ = (
 )
 
 
+_TEXT_TYPES = ("text", "output_text")
+
+
 def new_id() -> str:
-    """A fresh unique id (UUID4 text)."""
-    return str(uuid.uuid4())
+    """A fresh unique id (the text of a random UUID, version 4)."""
+    # By hand: the module `uuid` costs more import time than the rest of this one.
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return (
+        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}"
+        f"-{variant}{digits[17:20]}-{digits[20:]}"
+    )
 
 
 class ReturnOrder(StrEnum):
@@ -135,6 +139,7 @@ class CallProblem:
     code: ErrorCode = ErrorCode.TOOL_ARGUMENT_ERROR
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "length", max(self.length, len(self.raw)))
         object.__setattr__(self, "raw", self.raw[:MAX_PROBLEM_CHARS])
 
     def to_observation(self) -> str:
@@ -149,71 +154,11 @@ class CallProblem:
 
 @sealed
 @dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """A failure as data: what, which kind, whether and when to try again."""
-
-    code: ErrorCode
-    category: ErrorCategory
-    message: str
-    retryable: bool = True
-    retry_after_ms: int | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.retry_after_ms is not None and self.retry_after_ms < 0:
-            msg = f"`retry_after_ms` must be >= 0, got {self.retry_after_ms}"
-            raise ValueError(msg)
-        object.__setattr__(self, "details", freeze_mapping(self.details))
-
-    @classmethod
-    def from_code(
-        cls, code: ErrorCode, message: str, details: Mapping[str, Any] | None = None
-    ) -> ErrorInfo:
-        """The info of `code`, with the category's own answer to "try again?"."""
-        category = ERROR_CODE_TO_CATEGORY[code]
-        retryable = category in RETRYABLE_CATEGORIES
-        return cls(code, category, message, retryable, None, details or {})
-
-    @classmethod
-    def from_exception(cls, exc: BaseException) -> ErrorInfo:
-        """Classify an exception by its type."""
-        if isinstance(exc, ExecutionKitError):
-            after = exc.retry_after
-            return cls(
-                exc.code,
-                exc.category,
-                str(exc),
-                exc.retryable,
-                None if after is None else max(0, round(after * 1000)),
-                exc.details if isinstance(exc, ToolProcessorError) else {},
-            )
-        code = ErrorCode.TOOL_EXECUTION_FAILED
-        if isinstance(exc, TimeoutError):
-            code = ErrorCode.TOOL_TIMEOUT
-        elif isinstance(exc, ConnectionError):
-            code = ErrorCode.MCP_CONNECTION_FAILED
-        return cls.from_code(
-            code, str(exc) or type(exc).__name__, {"type": type(exc).__name__}
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The info as JSON-like data."""
-        return {
-            "code": self.code.value,
-            "category": self.category.value,
-            "message": self.message,
-            "retryable": self.retryable,
-            "retry_after_ms": self.retry_after_ms,
-            "details": thaw(self.details),
-        }
-
-
-@sealed
-@dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What one tool call came to: a result, or an error; never both.
+    """What one tool call came to: a result, or an error.
 
-    `start_time` and `end_time` are wall-clock seconds since 1970-01-01 UTC; 0.0 when
+    `error` and `error_info` go together: each is derived from the other when only one
+    is given. `start_time` and `end_time` are wall-clock seconds since 1970-01-01 UTC; 0.0 when
     the call never started.
     """
 
@@ -223,7 +168,7 @@ class ToolResult:
     call_id: str | None = None
     error_info: ErrorInfo | None = None
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """What the tool really raised."""
+    """What the tool really raised. Left out of a pickle that it would break."""
 
     start_time: float = 0.0
     end_time: float = 0.0
@@ -250,6 +195,10 @@ class ToolResult:
             info = ErrorInfo.from_code(code, self.error)
             object.__setattr__(self, "error_info", info)
         object.__setattr__(self, "result", freeze(self.result))
+
+    def __getstate__(self) -> list[Any]:
+        state = [getattr(self, item.name) for item in fields(self)]
+        return [portable(v) if isinstance(v, BaseException) else v for v in state]
 
     @property
     def is_success(self) -> bool:
@@ -337,8 +286,8 @@ class ToolResult:
 def render_result(value: Any) -> str:
     """A tool's value as text for a model.
 
-    Text stays as it is, None becomes an empty string, a list of content parts its
-    joined text, anything else compact JSON.
+    Text stays as it is, None becomes an empty string, a list of text parts
+    (`{"type": "text", "text": ...}`) their joined text, anything else JSON.
 
     Raises:
         TypeError: When the value cannot be written as JSON.
@@ -349,17 +298,30 @@ def render_result(value: Any) -> str:
         return ""
     if isinstance(value, list) and value and all(_is_text_part(part) for part in value):
         return "".join(part["text"] for part in value)
-    return json.dumps(
-        value if isinstance(value, (dict, list, tuple, int, float)) else thaw(value),
-        ensure_ascii=False,
-        allow_nan=False,
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, default=_plain_mapping
+        )
+    except (ValueError, RecursionError) as exc:
+        # NaN, infinity, a cycle, or nesting without end.
+        msg = f"a {type(value).__name__} cannot be written as JSON: {exc}"
+        raise TypeError(msg) from exc
+
+
+def _plain_mapping(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    msg = (
+        f"a {type(value).__name__} cannot be written as JSON; return text, numbers, "
+        "lists, dicts or None from a tool"
     )
+    raise TypeError(msg)
 
 
 def _is_text_part(part: Any) -> bool:
     return (
         isinstance(part, Mapping)
-        and part.get("type") in {"text", "output_text"}
+        and part.get("type") in _TEXT_TYPES
         and isinstance(part.get("text"), str)
     )
 

@@ -14,6 +14,7 @@ ExecutionKitError
 |  |- BudgetExhaustedError         `max_cost` leaves no room for the next call
 |  |- ConsensusFailedError         the samples do not agree, or none can vote
 |  |- MaxIterationsError           the round limit was reached
+|  |  `- NoProgressError           the same rounds came again and again
 |  |- EvaluatorError               a user's evaluator or validator failed
 |  `- DeadlineExceededError        the deadline of the request leaves no time
 |- ApprovalDeniedError
@@ -100,6 +101,7 @@ __all__ = (
     "MCPTimeoutError",
     "MaxIterationsError",
     "MissingExtraError",
+    "NoProgressError",
     "ParserError",
     "PatternError",
     "PermanentError",
@@ -125,6 +127,8 @@ __all__ = (
 
 class LLMError(ExecutionKitError):
     """Talking to a model failed."""
+
+    default_code = ErrorCode.LLM_ERROR
 
 
 class RateLimitError(LLMError):
@@ -229,6 +233,10 @@ class MaxIterationsError(PatternError):
     default_code = ErrorCode.MAX_ITERATIONS
 
 
+class NoProgressError(MaxIterationsError):
+    """A tool loop went round in circles: equal calls, equal results."""
+
+
 class EvaluatorError(PatternError):
     """A user's evaluator, validator, normaliser or callback failed."""
 
@@ -276,5 +284,8 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        msg = f"`{module}` is not installed; run: pip install 'executionkit[{extra}]'"
+        missing = exc.name or module
+        wanted = module == missing or module.startswith(f"{missing}.")
+        what = f"`{module}` is" if wanted else f"`{module}` needs `{missing}`, which is"
+        msg = f"{what} not installed; run: pip install 'executionkit[{extra}]'"
         raise MissingExtraError(msg, extra=extra) from exc

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import itertools
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from executionkit._clock import use_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from types import TracebackType
 
 __all__ = ("FakeClock", "settle")
 
 _SETTLE_ROUNDS = 50
+# Sums of floats miss the due time by a few units in the last place.
+_ROUNDING = 1e-9
 
 
 async def settle(rounds: int = _SETTLE_ROUNDS) -> None:
@@ -25,14 +29,25 @@ async def settle(rounds: int = _SETTLE_ROUNDS) -> None:
 
 
 class _Timer:
-    __slots__ = ("callback", "cancelled")
+    """Like `asyncio.TimerHandle`: runs its callback on its loop, in its context."""
+
+    __slots__ = ("_callback", "_context", "cancelled", "loop")
 
     def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
+        self._callback = callback
+        self._context = contextvars.copy_context()
+        self.loop = asyncio.get_running_loop()
         self.cancelled = False
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def fire(self) -> None:
+        self.loop.call_soon(self._run, context=self._context)
+
+    def _run(self) -> None:
+        if not self.cancelled:
+            self._callback()
 
 
 class FakeClock:
@@ -57,7 +72,7 @@ class FakeClock:
         self._auto = auto
         self._timers: list[tuple[float, int, _Timer]] = []
         self._ids = itertools.count()
-        self._checking = False
+        self._watched: asyncio.AbstractEventLoop | None = None
         self.sleeps: list[float] = []
 
     def monotonic(self) -> float:
@@ -85,18 +100,18 @@ class FakeClock:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(callback)
-        due = self._now + max(0.0, seconds)
+        if seconds <= 0:
+            timer.fire()
+            return timer
+        due = self._now + seconds
         heapq.heappush(self._timers, (due, next(self._ids), timer))
-        if self._auto and not self._checking:
-            self._checking = True
-            asyncio.get_running_loop().call_soon(self._jump_when_idle)
+        if self._auto and self._watched is not timer.loop:
+            self._watched = timer.loop
+            timer.loop.call_soon(self._jump_when_idle)
         return timer
 
     def timeout(self, seconds: float | None) -> asyncio.Timeout:
-        limit = asyncio.timeout(None)
-        if seconds is not None:
-            self.call_later(seconds, lambda: _expire(limit))
-        return limit
+        return _FakeTimeout(self, None if seconds is None else self._now + seconds)
 
     @property
     def pending(self) -> int:
@@ -119,12 +134,12 @@ class FakeClock:
             yield self
 
     def _fire_next(self, limit: float) -> bool:
-        while self._timers and self._timers[0][0] <= limit:
+        while self._timers and self._timers[0][0] <= limit + _ROUNDING:
             due, _, timer = heapq.heappop(self._timers)
-            if timer.cancelled:
+            if timer.cancelled or timer.loop.is_closed():
                 continue
             self._now = max(self._now, due)
-            timer.callback()
+            timer.fire()
             return True
         return False
 
@@ -132,18 +147,52 @@ class FakeClock:
         loop = asyncio.get_running_loop()
         # The loop has no public "is anything ready"; without the private queue the
         # check degrades to "after every callback that is ready now".
-        if getattr(loop, "_ready", None):
+        if getattr(loop, "_ready", None) or self._fire_next(float("inf")):
             loop.call_soon(self._jump_when_idle)
-            return
-        if self._fire_next(float("inf")):
-            loop.call_soon(self._jump_when_idle)
-        else:
-            self._checking = False
+        elif self._watched is loop:
+            self._watched = None
 
 
-def _expire(limit: asyncio.Timeout) -> None:
-    # A timeout that was left already, or never entered, has nothing to expire.
-    try:
-        limit.reschedule(asyncio.get_running_loop().time())
-    except RuntimeError:
-        return
+class _FakeTimeout(asyncio.Timeout):  # type: ignore[misc]  # final for type checkers only
+    """`asyncio.timeout` on a fake clock: same states, other source of time."""
+
+    def __init__(self, clock: FakeClock, when: float | None) -> None:
+        super().__init__(None)
+        self._clock = clock
+        self._due = when
+        self._timer: _Timer | None = None
+
+    def when(self) -> float | None:
+        return self._due
+
+    def reschedule(self, when: float | None) -> None:
+        super().reschedule(None)
+        self._stop()
+        self._due = when
+        if when is not None:
+            self._timer = self._clock.call_later(
+                when - self._clock.monotonic(), self._expire
+            )
+
+    async def __aenter__(self) -> Self:
+        due = self._due
+        await super().__aenter__()
+        self.reschedule(due)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        self._stop()
+        await super().__aexit__(exc_type, exc_val, exc_tb)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        super().reschedule(asyncio.get_running_loop().time())

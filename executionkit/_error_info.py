@@ -1,0 +1,85 @@
+"""A failure as data, and how an exception becomes it."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from executionkit._error_base import ExecutionKitError, text_of
+from executionkit._error_codes import (
+    ERROR_CODE_TO_CATEGORY,
+    RETRYABLE_CATEGORIES,
+    ErrorCategory,
+    ErrorCode,
+)
+from executionkit._frozen import freeze_mapping, sealed, thaw
+from executionkit._tool_errors import ToolProcessorError
+
+__all__ = ("ErrorInfo",)
+
+_CODES: Final = (
+    (TimeoutError, ErrorCode.TOOL_TIMEOUT),
+    (ConnectionError, ErrorCode.MCP_CONNECTION_FAILED),
+    (CancelledError, ErrorCode.TOOL_CANCELLED),
+)
+"""What exceptions from outside of this library mean; the first match counts."""
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A failure as data: what, which kind, whether and when to try again."""
+
+    code: ErrorCode
+    category: ErrorCategory
+    message: str
+    retryable: bool = True
+    retry_after_ms: int | None = None
+    details: Mapping[str, Any] = field(default_factory=freeze_mapping)
+
+    def __post_init__(self) -> None:
+        if self.retry_after_ms is not None and self.retry_after_ms < 0:
+            msg = f"`retry_after_ms` must be >= 0, got {self.retry_after_ms}"
+            raise ValueError(msg)
+        object.__setattr__(self, "details", freeze_mapping(self.details))
+
+    @classmethod
+    def from_code(
+        cls, code: ErrorCode, message: str, details: Mapping[str, Any] | None = None
+    ) -> ErrorInfo:
+        """The info of `code`, with the category's own answer to "try again?"."""
+        category = ERROR_CODE_TO_CATEGORY[code]
+        retryable = category in RETRYABLE_CATEGORIES
+        return cls(code, category, message, retryable, None, details or {})
+
+    @classmethod
+    def from_exception(cls, exc: BaseException) -> ErrorInfo:
+        """Classify an exception by its type."""
+        if isinstance(exc, ExecutionKitError):
+            after = exc.retry_after
+            return cls(
+                exc.code,
+                exc.category,
+                str(exc),
+                exc.retryable,
+                None if after is None else max(0, round(after * 1000)),
+                exc.details if isinstance(exc, ToolProcessorError) else {},
+            )
+        code = next(
+            (code for kind, code in _CODES if isinstance(exc, kind)),
+            ErrorCode.TOOL_EXECUTION_FAILED,
+        )
+        return cls.from_code(code, text_of(exc), {"type": type(exc).__name__})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The info as JSON-like data."""
+        return {
+            "code": self.code.value,
+            "category": self.category.value,
+            "message": self.message,
+            "retryable": self.retryable,
+            "retry_after_ms": self.retry_after_ms,
+            "details": thaw(self.details),
+        }
