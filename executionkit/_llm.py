@@ -359,7 +359,10 @@ class LLMProvider(Protocol):
 class ToolCallingProvider(LLMProvider, Protocol):
     """A provider whose model can call tools by itself."""
 
-    supports_tools: Literal[True]
+    @property
+    def supports_tools(self) -> Literal[True]:
+        """Always True; its presence is the mark."""
+        ...
 
 
 @runtime_checkable

@@ -129,6 +129,8 @@ class LLMError(ExecutionKitError):
     """Talking to a model failed."""
 
     default_code = ErrorCode.LLM_ERROR
+    partial_text: str = ""
+    """What had been received of a streamed answer until then."""
 
 
 class RateLimitError(LLMError):
@@ -190,10 +192,7 @@ class BadResponseError(ProviderError):
 
 
 class StreamError(ProviderError):
-    """A stream reported an error, broke, or ended before it was complete.
-
-    `partial_text` holds the text received until then.
-    """
+    """A stream reported an error, broke, or ended before it was complete."""
 
     default_code = ErrorCode.LLM_STREAM_FAILED
 
