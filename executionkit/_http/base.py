@@ -1,0 +1,318 @@
+"""What all transports share: clients per loop, limits, retry of a stale connection.
+
+A backend fills in three methods: make a client for the running loop, close it, and
+start one request on it. Everything that callers can see of a transport's behaviour
+lives here, in `bodies` and in `failures`, so it is the same for every backend.
+
+**Clients per loop.** Sockets belong to the loop they were opened on, while a transport
+lives as long as a provider, which may be used from `asyncio.run` after `asyncio.run`
+and from several threads. So each loop gets a client of its own. A loop that ends
+closes its client by itself: an asynchronous generator is parked in the loop, and
+`asyncio.run` (like every proper runner) closes those before it closes the loop. This
+leaves no socket, no warning, and nothing for the caller to forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from executionkit._clock import get_clock
+from executionkit._http.bodies import RawResponse, Reader
+from executionkit._http.failures import explain
+from executionkit._http.limits import LimitReachedError
+from executionkit._http.prepare import Call, prepare
+from executionkit._http.values import HttpResponse
+from executionkit.errors import LLMError, ProviderConnectionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from executionkit._http.values import HttpRequest, HttpStream, HttpTimeouts
+
+__all__ = ("KEEPALIVE_SECONDS", "Attempt", "BaseTransport", "tick")
+
+KEEPALIVE_SECONDS = 60.0
+"""How long an idle connection may be reused. Servers and balancers keep theirs open for
+about as long; one that closes earlier costs nothing, see `Attempt`."""
+
+_ENCODINGS = "gzip, deflate"
+# A compressor between the model and us may hold events back until its block is full.
+_STREAM_ENCODINGS = "identity"
+
+_ClientT = TypeVar("_ClientT")
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """What a backend reports about one try to send a request.
+
+    A kept-alive connection may have been closed by the server a moment ago. When a
+    *reused* connection breaks before one byte of the response has arrived, the request
+    is sent once more, on a fresh connection; in all other cases the server may have
+    acted on it, and the failure is the caller's to judge.
+    """
+
+    call: Call
+    fresh: bool = False
+    """Asks the backend for a connection that no request has used before."""
+
+    reused: bool = False
+    """Whether the connection had served a request before."""
+
+    heard: bool = False
+    """Whether a byte of the response has arrived."""
+
+    connects: int = 0
+    """How often the backend asked for a connection."""
+
+    link: Any = None
+    """The backend's own object for the connection."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether a failure means no more than that the connection was old."""
+        return self.reused and not self.heard
+
+
+class tick:  # noqa: N801 - awaited like a function
+    """`await tick()` lets the loop run once, whatever the clock."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+@dataclass(slots=True, eq=False)
+class _LoopClient(Generic[_ClientT]):
+    client: _ClientT
+    slots: asyncio.Semaphore
+    closer: AsyncGenerator[None, None]
+
+
+class BaseTransport(Generic[_ClientT]):
+    """A transport without a backend.
+
+    Args:
+        max_connections: Requests of one loop in flight at once; more wait for their turn,
+            bounded by their total limit.
+        max_response_bytes: The cap for one body.
+    """
+
+    name: str
+
+    def __init__(self, *, max_connections: int, max_response_bytes: int) -> None:
+        if max_connections < 1:
+            msg = f"`max_connections` must be >= 1, got {max_connections}"
+            raise ValueError(msg)
+        self._max_connections = max_connections
+        self._max_response_bytes = max_response_bytes
+        self._clients: dict[asyncio.AbstractEventLoop, _LoopClient[_ClientT]] = {}
+        self._lock = threading.Lock()
+
+    # What a backend fills in.
+
+    def _new_client(self) -> _ClientT:
+        """A client for the running loop."""
+        raise NotImplementedError
+
+    @staticmethod
+    async def _close_client(client: _ClientT) -> None:
+        """Close it with all of its connections."""
+        raise NotImplementedError
+
+    async def _start(
+        self, client: _ClientT, call: Call, attempt: Attempt
+    ) -> RawResponse:
+        """Send the request; return when the response's headers are there.
+
+        Whatever interrupts it, cancellation included, must abort the connection.
+        """
+        raise NotImplementedError
+
+    # What callers see.
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} max_connections={self._max_connections}>"
+
+    async def send(self, request: HttpRequest, timeouts: HttpTimeouts) -> HttpResponse:
+        """Send `request` and read the whole response."""
+        call = prepare(request, timeouts, get_clock(), encodings=_ENCODINGS)
+        scope = call.clock.timeout(timeouts.total)
+        try:
+            async with scope:
+                reader = await self._open(call, None)
+                try:
+                    body = await reader.read_all(self._max_response_bytes)
+                except BaseException:
+                    await reader.abort()
+                    raise
+            return HttpResponse(reader.status, reader.headers, body)
+        except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
+            failure = explain(exc, call, out_of_time=scope.expired())
+        # Outside of the handler, so that the backend's error is not its context either.
+        raise failure
+
+    async def open_stream(
+        self, request: HttpRequest, timeouts: HttpTimeouts
+    ) -> HttpStream:
+        """Send `request` and return as soon as the headers are there."""
+        clock = get_clock()
+        call = prepare(request, timeouts, clock, encodings=_STREAM_ENCODINGS)
+        scope = clock.timeout(timeouts.total)
+        deadline = (
+            None if timeouts.total is None else clock.monotonic() + timeouts.total
+        )
+        try:
+            async with scope:
+                reader = await self._open(call, deadline)
+            return BodyStream(reader, call)
+        except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
+            failure = explain(exc, call, out_of_time=scope.expired())
+        raise failure
+
+    async def aclose(self) -> None:
+        """Close the running loop's connections. Using it again opens new ones."""
+        with self._lock:
+            entry = self._clients.pop(asyncio.get_running_loop(), None)
+        if entry is not None:
+            await entry.closer.aclose()
+
+    async def _open(self, call: Call, deadline: float | None) -> Reader:
+        loop = asyncio.get_running_loop()
+        entry = self._clients.get(loop) or self._add_client(loop)
+        await entry.slots.acquire()
+        try:
+            raw = await self._start_twice(entry.client, call)
+        except BaseException:
+            entry.slots.release()
+            raise
+        try:
+            return Reader(raw, call, entry.slots.release, deadline)
+        except BaseException:
+            entry.slots.release()
+            await raw.abort()
+            raise
+
+    async def _start_twice(self, client: _ClientT, call: Call) -> RawResponse:
+        attempt = Attempt(call)
+        try:
+            return await self._start(client, call, attempt)
+        except (LimitReachedError, LLMError):
+            raise
+        except Exception:
+            if not attempt.stale:
+                raise
+        return await self._start(client, call, Attempt(call, fresh=True))
+
+    def _add_client(self, loop: asyncio.AbstractEventLoop) -> _LoopClient[_ClientT]:
+        client = self._new_client()
+        closer = _close_at_end(client, self._close_client)
+        with suppress(StopIteration):  # runs to its `yield`: parks it in the loop
+            closer.asend(None).send(None)
+        slots = asyncio.Semaphore(self._max_connections)
+        entry = _LoopClient(client, slots, closer)
+        with self._lock:
+            for other in [each for each in self._clients if each.is_closed()]:
+                del self._clients[other]
+            self._clients[loop] = entry
+        return entry
+
+
+async def _close_at_end(
+    client: _ClientT, close: Callable[[_ClientT], Awaitable[None]]
+) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await close(client)
+
+
+class BodyStream:
+    """The `HttpStream` of every backend."""
+
+    __slots__ = ("_call", "_loop", "_reader")
+
+    def __init__(self, reader: Reader, call: Call) -> None:
+        self._reader = reader
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        return self._reader.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        return self._reader.headers
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces as they arrive."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self._next()
+        if data:
+            return data
+        raise StopAsyncIteration
+
+    async def read(self, limit: int) -> bytes:
+        """The rest of the body, at most `limit` bytes of it; then close."""
+        parts: list[bytes] = []
+        size = 0
+        while size < limit and (data := await self._next()):
+            parts.append(data)
+            size += len(data)
+        await self._reader.abort()
+        return b"".join(parts)[:limit]
+
+    async def aclose(self) -> None:
+        """Abort the connection at once, unless the body is complete. Idempotent."""
+        await self._reader.abort()
+
+    async def _next(self) -> bytes:
+        reader = self._reader
+        if reader.closed and not reader.complete:
+            self._refuse()
+        try:
+            return await reader.next()
+        except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
+            failure = explain(exc, self._call)
+        except BaseException:
+            await reader.abort()
+            raise
+        await reader.abort()
+        raise failure
+
+    def _refuse(self) -> NoReturn:
+        msg = (
+            f"the stream from `{self._call.shown_url}` was closed before its body was "
+            "complete: by `aclose()`, by a cancelled read, or by an earlier failure"
+        )
+        raise ProviderConnectionError(msg)
+
+    def __del__(self) -> None:
+        # Nobody can read on: give the connection back to the system. A finalizer may
+        # run in any thread, and late, when the loop has gone.
+        reader: Any = getattr(self, "_reader", None)
+        if reader is None or reader.closed or self._loop.is_closed():
+            return
+        with suppress(RuntimeError):  # closed in this very moment
+            self._loop.call_soon_threadsafe(_abort_soon, self._loop, reader)
+
+
+def _abort_soon(loop: asyncio.AbstractEventLoop, reader: Reader) -> None:
+    task = loop.create_task(reader.abort())
+    _aborting.add(task)
+    task.add_done_callback(_aborting.discard)
+
+
+_aborting: set[asyncio.Task[None]] = set()
