@@ -1,0 +1,432 @@
+"""What is spent and what may be spent: reserve, then settle or refund.
+
+A call is admitted only if the budget has room for it together with everything that
+is in flight. Calls are counted exactly. For tokens, a call reserves what it may use:
+`max_tokens` of output, and an estimate of its input (four characters a token). A call
+that does not fit beside the ones in flight waits until they are settled; alone it is
+always admitted while the recorded total is below the limit. So the recorded total can
+pass a token limit by one response at most, however many calls run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from executionkit.errors import BudgetExhaustedError
+from executionkit.types import TokenUsage, sealed
+
+if TYPE_CHECKING:
+    from executionkit._llm import LLMResponse
+
+__all__ = (
+    "Budget",
+    "CostTracker",
+    "Reservation",
+    "collecting_lost_cost",
+    "estimate_cost",
+    "estimate_tokens",
+    "report_lost_cost",
+    "response_usage",
+)
+
+_CHARS_PER_TOKEN = 4
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits of one run. None = no limit; 0 = nothing may be spent."""
+
+    llm_calls: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    source: TokenUsage | None = None
+    """The public budget that it was made from."""
+
+    @classmethod
+    def from_usage(cls, budget: TokenUsage | None) -> Budget:
+        """Read a public budget: 0 = no limit, -1 = exhausted, else the limit.
+
+        Raises:
+            ValueError: For any other negative number.
+        """
+        if budget is None:
+            return _UNLIMITED
+        return cls(
+            _limit(budget, "llm_calls"),
+            _limit(budget, "input_tokens"),
+            _limit(budget, "output_tokens"),
+            budget,
+        )
+
+    @property
+    def unlimited(self) -> bool:
+        """True when no field has a limit."""
+        return self.source is None or (
+            self.llm_calls is None
+            and self.input_tokens is None
+            and self.output_tokens is None
+        )
+
+    def remaining(self, spent: TokenUsage) -> TokenUsage | None:
+        """The public budget that is left after `spent`; None when there is none."""
+        if self.source is None:
+            return None
+        return TokenUsage(
+            _left(self.input_tokens, spent.input_tokens),
+            _left(self.output_tokens, spent.output_tokens),
+            _left(self.llm_calls, spent.llm_calls),
+        )
+
+
+def _limit(budget: TokenUsage, name: str) -> int | None:
+    value = getattr(budget, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+        msg = (
+            f"`{name}` of a budget must be a positive integer, 0 (no limit) "
+            f"or -1 (exhausted), got {value!r}"
+        )
+        raise ValueError(msg)
+    if value == 0:
+        return None
+    return 0 if value == -1 else value
+
+
+def _left(limit: int | None, spent: int) -> int:
+    if limit is None:
+        return 0
+    left = limit - spent
+    return left if left > 0 else -1
+
+
+_UNLIMITED = Budget()
+
+
+class Reservation:
+    """Room that one call holds in a budget until it is settled, kept or refunded."""
+
+    __slots__ = ("_done", "_input", "_output", "_tracker")
+
+    def __init__(
+        self, tracker: CostTracker, input_tokens: int, output_tokens: int
+    ) -> None:
+        self._tracker = tracker
+        self._input = input_tokens
+        self._output = output_tokens
+        self._done = False
+
+    def settle(self, usage: TokenUsage) -> None:
+        """The call answered: record the tokens that it really used."""
+        if not self._done:
+            self._tracker._add_tokens(usage)  # noqa: SLF001 - one unit with the tracker
+        self.keep()
+
+    def keep(self) -> None:
+        """The call failed after dispatch: its slot stays used, its tokens are freed."""
+        if not self._done:
+            self._done = True
+            self._tracker._release(self._input, self._output)  # noqa: SLF001
+
+    def refund(self) -> None:
+        """The call was never dispatched: give everything back."""
+        if not self._done:
+            self._done = True
+            self._tracker._release(self._input, self._output, calls=1)  # noqa: SLF001
+
+
+class CostTracker:
+    """Counts tokens and calls of one run. For one event loop; not thread-safe."""
+
+    __slots__ = (
+        "_cache_read",
+        "_cache_write",
+        "_calls",
+        "_in_flight",
+        "_input",
+        "_output",
+        "_reasoning",
+        "_reserved_input",
+        "_reserved_output",
+        "_waiters",
+    )
+
+    def __init__(self) -> None:
+        self._input = self._output = self._calls = 0
+        self._cache_read = self._cache_write = self._reasoning = 0
+        self._reserved_input = self._reserved_output = self._in_flight = 0
+        self._waiters: deque[_Waiter] = deque()
+
+    def record(self, response: LLMResponse) -> None:
+        """Add a reply's tokens and one call."""
+        self._calls += 1
+        self.record_without_call(response)
+
+    def reserve_call(self) -> None:
+        """Add one call."""
+        self._calls += 1
+
+    def record_without_call(self, response: LLMResponse) -> None:
+        """Add a reply's tokens; its call was counted before."""
+        self._add_tokens(response_usage(response))
+
+    def add_usage(self, usage: TokenUsage) -> None:
+        """Add tokens and calls."""
+        self._calls += usage.llm_calls
+        self._add_tokens(usage)
+
+    @property
+    def call_count(self) -> int:
+        return self._calls
+
+    @property
+    def total_tokens(self) -> int:
+        return self._input + self._output
+
+    def to_usage(self) -> TokenUsage:
+        """What has been spent up to now."""
+        return TokenUsage(
+            self._input,
+            self._output,
+            self._calls,
+            cache_read_tokens=self._cache_read,
+            cache_write_tokens=self._cache_write,
+            reasoning_tokens=self._reasoning,
+        )
+
+    def snapshot(self) -> TokenUsage:
+        """The same as `to_usage`."""
+        return self.to_usage()
+
+    def over(self, budget: Budget) -> bool:
+        """Whether more tokens were recorded than the budget allows."""
+        return _exceeds(budget.input_tokens, self._input) or _exceeds(
+            budget.output_tokens, self._output
+        )
+
+    async def admit(
+        self,
+        budget: Budget,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        moment: str = "before dispatch",
+    ) -> Reservation:
+        """Reserve room for one call, waiting for calls in flight if need be.
+
+        Args:
+            budget: The limits.
+            input_tokens: Tokens that the call will send, as far as known.
+            output_tokens: Tokens that it may make, as far as known.
+            moment: Words for the error message.
+
+        Raises:
+            BudgetExhaustedError: When no room is left.
+        """
+        if budget.unlimited:
+            return self._reserve(0, 0)
+        if not self._waiters and self._fits(
+            budget, input_tokens, output_tokens, moment
+        ):
+            return self._reserve(input_tokens, output_tokens)
+        waiter = _Waiter(budget, input_tokens, output_tokens, moment)
+        self._waiters.append(waiter)
+        try:
+            return await waiter.granted
+        except asyncio.CancelledError:
+            self._withdraw(waiter)
+            raise
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        granted = waiter.granted
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        elif granted.done() and not granted.cancelled() and not granted.exception():
+            granted.result().refund()
+        self._serve()
+
+    def _reserve(self, input_tokens: int, output_tokens: int) -> Reservation:
+        self._calls += 1
+        self._in_flight += 1
+        self._reserved_input += input_tokens
+        self._reserved_output += output_tokens
+        return Reservation(self, input_tokens, output_tokens)
+
+    def _release(self, input_tokens: int, output_tokens: int, calls: int = 0) -> None:
+        self._calls -= calls
+        self._in_flight -= 1
+        self._reserved_input -= input_tokens
+        self._reserved_output -= output_tokens
+        if self._waiters:
+            self._serve()
+
+    def _add_tokens(self, usage: TokenUsage) -> None:
+        self._input += usage.input_tokens
+        self._output += usage.output_tokens
+        self._cache_read += usage.cache_read_tokens
+        self._cache_write += usage.cache_write_tokens
+        self._reasoning += usage.reasoning_tokens
+
+    def _fits(self, budget: Budget, sends: int, makes: int, moment: str) -> bool:
+        self._refuse_if_spent(budget, moment)
+        if not self._in_flight:
+            return True
+        return not (
+            _exceeds(budget.input_tokens, self._input + self._reserved_input + sends)
+            or _exceeds(
+                budget.output_tokens, self._output + self._reserved_output + makes
+            )
+        )
+
+    def _refuse_if_spent(self, budget: Budget, moment: str) -> None:
+        for label, limit, spent in (
+            ("LLM call", budget.llm_calls, self._calls),
+            ("Input token", budget.input_tokens, self._input),
+            ("Output token", budget.output_tokens, self._output),
+        ):
+            if limit is None or spent < limit:
+                continue
+            detail = "forwarded from pipe" if limit == 0 else moment
+            msg = f"{label} budget exhausted ({detail}): {spent} of {limit} used"
+            raise BudgetExhaustedError(
+                msg, cost=self.to_usage(), metadata={"budget": budget.source}
+            )
+
+    def _serve(self) -> None:
+        """Grant or refuse the waiters at the head of the queue, in order."""
+        while self._waiters:
+            head = self._waiters[0]
+            if head.granted.done():
+                self._waiters.popleft()
+                continue
+            try:
+                fits = self._fits(head.budget, head.sends, head.makes, head.moment)
+            except BudgetExhaustedError as exc:
+                self._waiters.popleft()
+                head.granted.set_exception(exc)
+                continue
+            if not fits:
+                return
+            self._waiters.popleft()
+            head.granted.set_result(self._reserve(head.sends, head.makes))
+
+
+class _Waiter:
+    __slots__ = ("budget", "granted", "makes", "moment", "sends")
+
+    def __init__(self, budget: Budget, sends: int, makes: int, moment: str) -> None:
+        self.budget = budget
+        self.sends = sends
+        self.makes = makes
+        self.moment = moment
+        self.granted: asyncio.Future[Reservation] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+
+def _exceeds(limit: int | None, amount: int) -> bool:
+    return limit is not None and amount > limit
+
+
+def response_usage(response: LLMResponse) -> TokenUsage:
+    """The tokens of a reply; a count that makes no sense reads as zero."""
+
+    def count(name: str) -> int:
+        # A custom provider may return any object; a paid reply is never lost over
+        # its usage, and reading a senseless count of an `LLMResponse` raises.
+        try:
+            value = getattr(response, name)
+        except Exception:  # noqa: BLE001 - boundary to a user's own class
+            return 0
+        return value if type(value) is int and value > 0 else 0
+
+    return TokenUsage(
+        count("input_tokens"),
+        count("output_tokens"),
+        cache_read_tokens=count("cache_read_tokens"),
+        cache_write_tokens=count("cache_write_tokens"),
+        reasoning_tokens=count("reasoning_tokens"),
+    )
+
+
+def estimate_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A rough count of the tokens in `messages`: four characters a token."""
+    return sum(_chars(message.get("content")) for message in messages) // (
+        _CHARS_PER_TOKEN
+    )
+
+
+def _chars(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if isinstance(content, list):
+        return sum(
+            _chars(part.get("text")) for part in content if isinstance(part, Mapping)
+        )
+    return 0
+
+
+def estimate_cost(
+    usage: TokenUsage,
+    *,
+    input_rate: float,
+    output_rate: float,
+    cache_read_rate: float | None = None,
+    cache_write_rate: float | None = None,
+) -> float:
+    """Money from tokens: plain arithmetic with the rates given.
+
+    Args:
+        usage: The tokens.
+        input_rate: Price of one input token.
+        output_rate: Price of one output token.
+        cache_read_rate: Price of an input token read from the provider's cache.
+            None = `input_rate`.
+        cache_write_rate: Price of an input token written to the provider's cache.
+            None = `input_rate`.
+
+    Returns:
+        `plain * input_rate + reads * cache_read_rate + writes * cache_write_rate +
+        output * output_rate`, in the currency of the rates.
+    """
+    read_rate = input_rate if cache_read_rate is None else cache_read_rate
+    write_rate = input_rate if cache_write_rate is None else cache_write_rate
+    plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    return (
+        plain * input_rate
+        + usage.cache_read_tokens * read_rate
+        + usage.cache_write_tokens * write_rate
+        + usage.output_tokens * output_rate
+    )
+
+
+_lost_cost: ContextVar[Callable[[TokenUsage], None] | None] = ContextVar(
+    "executionkit_lost_cost", default=None
+)
+
+
+@contextmanager
+def collecting_lost_cost(book: Callable[[TokenUsage], None] | None) -> Iterator[None]:
+    """Have costs that no result and no error can carry booked by `book`.
+
+    A cancelled run ends with `CancelledError`, which carries no cost. Whoever adds up
+    costs (`Kit`) gets them this way. None = nobody inside the block reports, because
+    whoever is around it will.
+    """
+    token = _lost_cost.set(book)
+    try:
+        yield
+    finally:
+        _lost_cost.reset(token)
+
+
+def report_lost_cost(usage: TokenUsage) -> None:
+    """Book a cost that would be forgotten otherwise."""
+    book = _lost_cost.get()
+    if book is not None:
+        book(usage)
