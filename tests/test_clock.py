@@ -249,7 +249,7 @@ class TestByHand:
         assert woke == [1.0, 2.0]
 
     async def test_ten_steps_of_a_tenth_are_one_second(self) -> None:
-        clock = FakeClock()
+        clock = FakeClock(0.0)
         task = asyncio.create_task(clock.sleep(1.0))
         for _ in range(10):
             await clock.advance(0.1)
