@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, fields
 from types import MappingProxyType
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 __all__ = (
     "FrozenDict",
@@ -43,8 +43,9 @@ class FrozenDict(dict[Any, Any]):
     """A dict that refuses every change; equal to a dict with the same items."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    if not TYPE_CHECKING:  # to a type checker it is any dict
+        __setitem__ = __delitem__ = __ior__ = _refuse
+        clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -63,9 +64,10 @@ class FrozenList(list[Any]):
     """A list that refuses every change; equal to a list with the same items."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = _refuse
-    sort = reverse = _refuse
+    if not TYPE_CHECKING:  # to a type checker it is any list
+        __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+        append = extend = insert = pop = remove = clear = _refuse
+        sort = reverse = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))

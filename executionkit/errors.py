@@ -43,7 +43,7 @@ survives pickling. Decide by type or `code`, never by the text of a message.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from executionkit._error_base import ExecutionKitError
 from executionkit._error_codes import (
@@ -188,7 +188,7 @@ class BadResponseError(ProviderError):
     """The server answered something that its API does not promise."""
 
     default_code = ErrorCode.LLM_BAD_RESPONSE
-    retry_limit = 1
+    retry_limit: ClassVar[int | None] = 1
 
 
 class StreamError(ProviderError):

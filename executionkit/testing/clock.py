@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
 
+    from executionkit._clock import TimerHandle
+
 __all__ = ("FakeClock", "settle")
 
 _SETTLE_ROUNDS = 50
@@ -98,7 +100,7 @@ class FakeClock:
         finally:
             timer.cancel()
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
         timer = _Timer(callback)
         if seconds <= 0:
             timer.fire()
@@ -160,7 +162,7 @@ class _FakeTimeout(asyncio.Timeout):  # type: ignore[misc]  # final for type che
         super().__init__(None)
         self._clock = clock
         self._due = when
-        self._timer: _Timer | None = None
+        self._timer: TimerHandle | None = None
 
     def when(self) -> float | None:
         return self._due
