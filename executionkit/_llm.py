@@ -59,6 +59,13 @@ class Owned:
         self.value = value
 
 
+def _frozen_or_not(value: Any) -> Any:
+    try:
+        return freeze(value)
+    except RecursionError:  # nested beyond reason; nobody else holds it
+        return value
+
+
 class _FrozenOnRead:
     """A slot whose `Owned` value is frozen by the first reader.
 
@@ -76,7 +83,7 @@ class _FrozenOnRead:
             return self
         value = self._slot.__get__(instance, owner)
         if type(value) is Owned:
-            value = freeze(value.value)
+            value = _frozen_or_not(value.value)
             self._slot.__set__(instance, value)
         return value
 

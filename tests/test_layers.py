@@ -42,6 +42,7 @@ RANKS: dict[str, int] = {
     "backends": 3,
     "cost": 3,
     "observability": 3,
+    "_endpoint": 4,
     "anthropic": 4,
     "approval": 4,
     "journal": 4,
@@ -85,8 +86,10 @@ GROUND: tuple[str, ...] = (
 # Who else may import a neighbour of the same rank: (importer, imported).
 NEIGHBOURS: frozenset[tuple[str, str]] = frozenset(
     {
+        ("anthropic", "_endpoint"),
         ("anthropic", "provider"),
         ("local", "provider"),
+        ("provider", "_endpoint"),
     }
 )
 

@@ -1,0 +1,19 @@
+"""What both providers share: requests to one address, and streams of replies from it.
+
+Nothing here knows a dialect; `executionkit._wire` does.
+"""
+
+from __future__ import annotations
+
+from executionkit._endpoint.base import ProviderBase
+from executionkit._endpoint.requests import Endpoint, Options, make_endpoint
+from executionkit._endpoint.streams import EventStream, TextStream
+
+__all__ = (
+    "Endpoint",
+    "EventStream",
+    "Options",
+    "ProviderBase",
+    "TextStream",
+    "make_endpoint",
+)

@@ -1,0 +1,75 @@
+"""What both providers are: an endpoint, one question at a time, closed with care."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Self
+
+from executionkit._llm import LLMResponse, usage_of
+from executionkit._wire.common import parse_json
+from executionkit._wire.failures import refuse
+from executionkit.observability import llm_span, record_llm_span_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from executionkit._endpoint.requests import Endpoint
+    from executionkit.types import JsonValue
+
+__all__ = ("ProviderBase",)
+
+
+class ProviderBase:
+    """The part of a provider that does not depend on the dialect.
+
+    A subclass is a frozen dataclass with the fields `model` and `_endpoint`.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        model: str
+        _endpoint: Endpoint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings: Any = self
+        given = {
+            item.name: getattr(self, item.name)
+            for item in fields(settings)
+            if item.init
+        }
+        return _rebuild, (type(self), given)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop; using it again opens new ones."""
+        await self._endpoint.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+    async def _ask(
+        self, body: bytes, parse: Callable[[JsonValue, Sequence[str]], LLMResponse]
+    ) -> LLMResponse:
+        """Send `body` and read the answer with `parse(payload, secrets)`."""
+        secrets = self._endpoint.secrets
+        with llm_span(self.model) as span:
+            answer = await self._endpoint.post(body)
+            try:
+                response = parse(parse_json(answer, secrets=secrets), secrets)
+            except RecursionError:
+                response = None  # raised below, without a context of a thousand frames
+            if response is None:
+                refuse("the answer is nested too deeply")
+            if span is not None:
+                spent = usage_of(response)
+                record_llm_span_attributes(
+                    span, self.model, spent.input_tokens, spent.output_tokens
+                )
+            return response
+
+
+def _rebuild(cls: type[Any], given: dict[str, Any]) -> object:
+    return cls(**given)
