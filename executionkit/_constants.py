@@ -8,6 +8,7 @@ __all__ = (
     "DEFAULT_MAX_CONCURRENCY",
     "DEFAULT_MAX_TOKENS",
     "DEFAULT_TOOL_TIMEOUT",
+    "MAX_COOLDOWN",
     "MAX_ERROR_DETAIL_CHARS",
     "MAX_JSON_DEPTH",
     "MAX_PROBLEM_CHARS",
@@ -23,6 +24,9 @@ DEFAULT_MAX_CONCURRENCY: Final = 10
 
 DEFAULT_TOOL_TIMEOUT: Final = 30.0
 """Seconds that one tool call may run."""
+
+MAX_COOLDOWN: Final = 60.0
+"""Seconds that one server's hint may make a shared limiter pause for all its callers."""
 
 MAX_ERROR_DETAIL_CHARS: Final = 500
 """Characters of a server's error text that are kept in a message."""

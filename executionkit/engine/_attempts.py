@@ -1,0 +1,258 @@
+"""The course of one call that may be tried again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from executionkit._clock import get_clock
+from executionkit._constants import MAX_COOLDOWN
+from executionkit.engine._limiter import PermitTimeoutError
+from executionkit.errors import (
+    DeadlineExceededError,
+    ErrorCode,
+    ExecutionKitError,
+    RateLimitError,
+)
+
+if TYPE_CHECKING:
+    from executionkit._clock import Clock
+    from executionkit.engine.retry import RetryConfig
+
+__all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry")
+
+T = TypeVar("T")
+
+BeforeAttempt: TypeAlias = "Callable[[int], Awaitable[Any] | None]"
+"""Called with the number of an attempt (from 1) right before it is sent; may refuse it
+by raising."""
+
+OnRetry: TypeAlias = "Callable[[int, Exception, float], Awaitable[Any] | None]"
+"""Called before a pause: the number of the failed attempt, its error, the seconds."""
+
+NEVER_RETRIED: Final = frozenset(
+    {
+        ErrorCode.BUDGET_EXHAUSTED,
+        ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.APPROVAL_DENIED,
+        ErrorCode.APPROVAL_TIMEOUT,
+        ErrorCode.MISSING_EXTRA,
+        ErrorCode.CONFIGURATION_ERROR,
+        ErrorCode.TOOL_CANCELLED,
+        ErrorCode.TOOL_CIRCUIT_OPEN,
+        ErrorCode.TOOL_NOT_FOUND,
+        ErrorCode.TOOL_REGISTRATION_FAILED,
+        ErrorCode.TOOL_VALIDATION_ERROR,
+        ErrorCode.TOOL_ARGUMENT_ERROR,
+        ErrorCode.PARSER_ERROR,
+        ErrorCode.PARSER_INVALID_FORMAT,
+    }
+)
+"""Refusals: nothing was sent, and the same answer would come again. Not retried
+whatever `RetryConfig.retryable` says."""
+
+_NOTE = "Requests sent: "
+
+
+class Attempts:
+    """The course of one call: what was sent, and whether and when to send again."""
+
+    __slots__ = (
+        "_before_attempt",
+        "_clock",
+        "_config",
+        "_deadline",
+        "_kinds",
+        "_on_retry",
+        "_random",
+        "_sent",
+        "number",
+    )
+
+    def __init__(
+        self,
+        config: RetryConfig,
+        clock: Clock | None = None,
+        random: Callable[[], float] | None = None,
+        deadline: float | None = None,
+        before_attempt: BeforeAttempt | None = None,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or get_clock()
+        self._random = random
+        self._deadline = deadline
+        self._before_attempt = before_attempt
+        self._on_retry = on_retry
+        self._sent = 0
+        self._kinds: dict[ErrorCode, int] = {}
+        self.number = 0
+
+    async def go_on(self, attempt: Callable[[int], Awaitable[T]]) -> T:
+        """Send the attempt that was admitted, and all that follow."""
+        while True:
+            try:
+                return await attempt(self.number)
+            except Exception as exc:
+                if not await self.next_attempt(exc):
+                    raise
+
+    async def first_attempt(self) -> None:
+        """Wait until the first attempt may be sent."""
+        if self._config.budget is not None:
+            self._config.budget.deposit()
+        await self._permit()
+        await self._check()
+
+    async def next_attempt(self, exc: Exception) -> bool:
+        """Wait until the next attempt may be sent; False when there is none.
+
+        Called while `exc` is handled: whatever goes wrong here has it as its context.
+        """
+        delay = self._judge(exc)
+        if delay is None:
+            return False
+        if self._on_retry is not None:
+            outcome = self._on_retry(self.number, exc, delay)
+            if inspect.isawaitable(outcome):
+                await outcome
+        await self._clock.sleep(delay)
+        try:
+            await self._permit()
+        except DeadlineExceededError:
+            self._give_up(exc)
+            return False
+        await self._check()
+        return True
+
+    async def _permit(self) -> None:
+        strategy = self._config.rate_limit_strategy
+        left = self._left()
+        if left is not None and left <= 0:
+            msg = "The deadline has passed; nothing was sent"
+            raise DeadlineExceededError(msg)
+        if strategy is None:
+            return
+        if left is None:
+            await strategy.acquire()
+            return
+        try:
+            await _acquire_within(strategy, left)
+        except PermitTimeoutError as exc:
+            msg = (
+                f"The deadline is in {left:.3f}s and the next permit of "
+                f"`rate_limit_strategy` in {exc.retry_after:.3f}s; nothing was sent"
+            )
+            error = DeadlineExceededError(msg)
+            error.retry_after = exc.retry_after
+            raise error from exc
+
+    async def _check(self) -> None:
+        """The last word before dispatch: nothing is awaited between it and the call."""
+        if self._before_attempt is not None:
+            try:
+                outcome = self._before_attempt(self.number + 1)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except BaseException as exc:
+                refund = getattr(self._config.rate_limit_strategy, "refund", None)
+                if refund is not None:
+                    refund()
+                if isinstance(exc, ExecutionKitError):
+                    exc.attempts = self._sent
+                raise
+        self.number += 1
+
+    def _judge(self, exc: Exception) -> float | None:
+        """Seconds to pause before the next attempt; None when there is none."""
+        refused = False
+        if isinstance(exc, ExecutionKitError):
+            refused = exc.code in NEVER_RETRIED
+            self._sent += exc.attempts if refused else max(1, exc.attempts)
+            if isinstance(exc, RateLimitError):
+                self._cool_down(exc)
+            if exc.retries_exhausted:
+                self._settle(exc)
+                return None
+        else:
+            self._sent += 1
+        if refused or not self._is_retryable(exc):
+            self._settle(exc)
+            return None
+        delay = self._delay_after(exc)
+        if delay is None:
+            self._give_up(exc)
+        return delay
+
+    def _is_retryable(self, exc: Exception) -> bool:
+        try:
+            return self._config.should_retry(exc)
+        except Exception as broken:  # noqa: BLE001 - a user's predicate must not hide `exc`
+            exc.add_note(f"Not retried, because `retryable` raised {broken!r}")
+            return False
+
+    def _delay_after(self, exc: Exception) -> float | None:
+        config = self._config
+        if self.number > config.max_retries or self._is_over_its_limit(exc):
+            return None
+        delay = config.get_delay(self.number, random=self._random)
+        hint = _hint(exc)
+        if hint > config.max_delay:
+            if _is_a_guess(exc):
+                hint = config.max_delay
+            else:
+                return None
+        delay = max(delay, hint)
+        left = self._left()
+        if left is not None and delay >= left:
+            return None
+        if config.budget is not None and not config.budget.withdraw():
+            return None
+        return delay
+
+    def _is_over_its_limit(self, exc: Exception) -> bool:
+        if not isinstance(exc, ExecutionKitError) or exc.retry_limit is None:
+            return False
+        used = self._kinds.get(exc.code, 0)
+        self._kinds[exc.code] = used + 1
+        return used >= exc.retry_limit
+
+    def _cool_down(self, exc: RateLimitError) -> None:
+        strategy = self._config.rate_limit_strategy
+        if strategy is not None:
+            longest = max(self._config.max_delay, MAX_COOLDOWN)
+            strategy.drain(min(_hint(exc), longest))
+
+    def _left(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return self._deadline - self._clock.monotonic()
+
+    def _give_up(self, exc: Exception) -> None:
+        if isinstance(exc, ExecutionKitError) and self._config.max_retries:
+            exc.retries_exhausted = True
+        self._settle(exc)
+
+    def _settle(self, exc: Exception) -> None:
+        """Write on the error that is raised how many attempts were sent."""
+        if isinstance(exc, ExecutionKitError):
+            exc.attempts = self._sent
+        if self._sent > 1:
+            notes: list[str] = getattr(exc, "__notes__", [])
+            notes[:] = [note for note in notes if not note.startswith(_NOTE)]
+            exc.add_note(f"{_NOTE}{self._sent}")
+
+
+def _hint(exc: Exception) -> float:
+    """The seconds that the error says to wait; 0.0 when it says nothing usable."""
+    seconds = exc.retry_after if isinstance(exc, ExecutionKitError) else None
+    return seconds if seconds is not None and seconds > 0 else 0.0
+
+
+def _is_a_guess(exc: Exception) -> bool:
+    return isinstance(exc, RateLimitError) and not exc.retry_after_known
+
+
+async def _acquire_within(strategy: Any, seconds: float) -> None:
+    await strategy.acquire(timeout=seconds)
