@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from executionkit import types
 from executionkit._frozen import FrozenDict, FrozenList, freeze_mapping
