@@ -72,7 +72,7 @@ def tools() -> None:
     assert_type(Tool("t", "d", schema, weather).to_schema(), dict[str, Any])
     assert_type(Tool("t", "d", schema, blocking).timeout, float | None)
     Tool("t", "d", schema, weather, None, tags=frozenset({"a"}), idempotent=True)
-    Tool("t", "d", schema, weather, 5.0, frozenset({"a"}))  # type: ignore[misc]
+    Tool("t", "d", schema, weather, 5.0, "namespace")  # type: ignore[call-arg]
 
 
 def calls(call: ToolCall, problem: CallProblem) -> None:
@@ -116,7 +116,7 @@ def errors(error: ExecutionKitError) -> None:
         assert_type(error.retry_after_ms, int | None)
         assert_type(error.details, dict[str, Any])
     tree: list[type[ExecutionKitError]] = [LLMError, PatternError, ToolProcessorError]
-    model: list[type[LLMError]] = [RateLimitError, ProviderError, *()]
+    model: list[type[LLMError]] = [RateLimitError, ProviderError]
     missing: type[ImportError] = MissingExtraError
     del tree, model, missing
     assert_type(require("json", extra="x"), ModuleType)
