@@ -30,7 +30,7 @@ def test_a_bare_install_keeps_its_promise(name: str, tmp_path: Path) -> None:
     package_path = str(Path(executionkit.__file__).parent.parent)
     done = subprocess.run(
         [
-            *(sys.executable, "-I", "-S", "-W", "error", str(SCRIPT)),
+            *(sys.executable, "-I", "-S", "-B", "-W", "error", str(SCRIPT)),
             *("--one", "--package-path", package_path, name),
         ],
         cwd=tmp_path,

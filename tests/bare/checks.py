@@ -43,7 +43,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 def interpreter(*arguments: str) -> list[str]:
     """A fresh interpreter that finds the same packages as this one."""
-    flags = ["-I", "-W", "error"] + (["-S"] if sys.flags.no_site else [])
+    flags = ["-I", "-B", "-W", "error"] + (["-S"] if sys.flags.no_site else [])
     return [sys.executable, *flags, *arguments]
 
 
