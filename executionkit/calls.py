@@ -299,9 +299,7 @@ def render_result(value: Any) -> str:
     if isinstance(value, list) and value and all(_is_text_part(part) for part in value):
         return "".join(part["text"] for part in value)
     try:
-        return json.dumps(
-            value, ensure_ascii=False, allow_nan=False, default=_plain_mapping
-        )
+        return _encode(value)
     except (ValueError, RecursionError) as exc:
         # NaN, infinity, a cycle, or nesting without end.
         msg = f"a {type(value).__name__} cannot be written as JSON: {exc}"
@@ -316,6 +314,12 @@ def _plain_mapping(value: object) -> dict[Any, Any]:
         "lists, dicts or None from a tool"
     )
     raise TypeError(msg)
+
+
+# `json.dumps` with options builds an encoder for each call; this one is built once.
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, default=_plain_mapping
+).encode
 
 
 def _is_text_part(part: Any) -> bool:

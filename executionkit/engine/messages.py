@@ -27,6 +27,10 @@ __all__ = (
 _NO_ARGUMENTS = "{}"
 
 
+# `json.dumps` with options builds an encoder for each call; this one is built once.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def system_message(content: str | Sequence[JsonObject]) -> dict[str, Any]:
     """A message that instructs the model; text, or a list of content parts."""
     return {"role": "system", "content": thaw(content)}
@@ -77,7 +81,7 @@ def copy_message(message: JsonObject) -> dict[str, Any]:
 
 def _wire_call(call: ToolCall | JsonObject) -> dict[str, Any]:
     if not isinstance(call, Mapping):
-        text = json.dumps(thaw(call.arguments), ensure_ascii=False)
+        text = _encode(thaw(call.arguments))
         return {
             "id": call.id,
             "type": "function",
@@ -95,4 +99,4 @@ def _arguments_text(arguments: Any) -> str:
         return _NO_ARGUMENTS
     if isinstance(arguments, str):
         return arguments if arguments.strip() else _NO_ARGUMENTS
-    return json.dumps(arguments, ensure_ascii=False)
+    return _encode(arguments)

@@ -3,5 +3,38 @@
 from __future__ import annotations
 
 from executionkit.testing.clock import FakeClock, settle
+from executionkit.testing.http import (
+    Gate,
+    ReceivedRequest,
+    Reply,
+    ScriptedServer,
+    drip,
+    json_reply,
+    no_reply,
+    raw_reply,
+    reset_reply,
+    sse_reply,
+)
+from executionkit.testing.provider import (
+    Request,
+    ScriptedProvider,
+    tool_call_reply,
+)
 
-__all__ = ("FakeClock", "settle")
+__all__ = (
+    "FakeClock",
+    "Gate",
+    "ReceivedRequest",
+    "Reply",
+    "Request",
+    "ScriptedProvider",
+    "ScriptedServer",
+    "drip",
+    "json_reply",
+    "no_reply",
+    "raw_reply",
+    "reset_reply",
+    "settle",
+    "sse_reply",
+    "tool_call_reply",
+)
