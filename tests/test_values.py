@@ -40,6 +40,8 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
 
 # Sealed, but not values: name -> what they hold that cannot be copied.
 HANDLES: dict[str, str] = {
+    "executionkit.anthropic.AnthropicProvider": "open connections",
+    "executionkit.provider.Provider": "open connections",
     "executionkit.types.StreamingPatternResult": "a running stream",
 }
 
