@@ -126,7 +126,7 @@ def everything_public_is_there_and_brings_nothing_foreign() -> None:
 
 
 def foreign(names: list[str]) -> list[str]:
-    known = sys.stdlib_module_names | {"executionkit"}
+    known = sys.stdlib_module_names | {"executionkit", "__mp_main__"}
     return [name for name in names if name.partition(".")[0] not in known]
 
 
