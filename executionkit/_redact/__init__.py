@@ -12,8 +12,7 @@ import base64
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Set as AbstractSet
 from datetime import date, time, timedelta
 from enum import Enum
 from functools import lru_cache
@@ -260,7 +259,9 @@ class _Walk:
     def visit(self, value: Any, depth: int, *, hide: bool) -> Any:
         self._left -= 1
         if isinstance(value, str) and not isinstance(value, Enum):
-            return PLACEHOLDER if hide and value else self._text(value)
+            if hide and value and value.upper() != PLACEHOLDER:
+                return PLACEHOLDER
+            return self._text(value)
         if isinstance(value, _KEPT):
             # A PIN has four digits at least; a number of secrets is not one.
             pin = hide and type(value) is int and value >= 1000
