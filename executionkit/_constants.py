@@ -12,6 +12,7 @@ __all__ = (
     "MAX_ERROR_DETAIL_CHARS",
     "MAX_JSON_DEPTH",
     "MAX_PROBLEM_CHARS",
+    "MAX_REPLY_DEPTH",
     "MAX_RESPONSE_BYTES",
     "MAX_TOKEN_COUNT",
 )
@@ -36,6 +37,10 @@ MAX_PROBLEM_CHARS: Final = 800
 
 MAX_JSON_DEPTH: Final = 512
 """Nesting depth above which JSON from a model or a server is refused."""
+
+MAX_REPLY_DEPTH: Final = 128
+"""Nesting depth above which the answer of a model API is refused. A reply is frozen, which
+takes several frames a level; the arguments of calls are JSON of their own."""
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one response body, or of one streamed line, that are read at most."""

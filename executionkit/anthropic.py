@@ -173,7 +173,7 @@ class AnthropicProvider(ProviderBase):
         wanted = {"stream": True, **kwargs}
         body, answer = self._body(messages, temperature, max_tokens, tools, wanted)
         assembler = MessageAssembler(answer=answer, secrets=self._endpoint.secrets)
-        return TextStream(self._endpoint, body, assembler, usage_sink)
+        return TextStream(self._endpoint, body, assembler, usage_sink, model=self.model)
 
     def stream_events(
         self,
@@ -189,7 +189,9 @@ class AnthropicProvider(ProviderBase):
         wanted = {"stream": True, **kwargs}
         body, answer = self._body(messages, temperature, max_tokens, tools, wanted)
         assembler = MessageAssembler(answer=answer, secrets=self._endpoint.secrets)
-        return EventStream(self._endpoint, body, assembler, usage_sink)
+        return EventStream(
+            self._endpoint, body, assembler, usage_sink, model=self.model
+        )
 
     def _body(
         self,

@@ -293,7 +293,7 @@ class Provider(ProviderBase):
         """
         body = self._stream_body(messages, temperature, max_tokens, tools, kwargs)
         assembler = ChatAssembler(secrets=self._endpoint.secrets)
-        return TextStream(self._endpoint, body, assembler, usage_sink)
+        return TextStream(self._endpoint, body, assembler, usage_sink, model=self.model)
 
     def stream_events(
         self,
@@ -311,7 +311,9 @@ class Provider(ProviderBase):
         """
         body = self._stream_body(messages, temperature, max_tokens, tools, kwargs)
         assembler = ChatAssembler(secrets=self._endpoint.secrets)
-        return EventStream(self._endpoint, body, assembler, usage_sink)
+        return EventStream(
+            self._endpoint, body, assembler, usage_sink, model=self.model
+        )
 
     def _body(
         self,

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from executionkit._endpoint.requests import Endpoint
+    from executionkit.observability import Span
     from executionkit.types import JsonValue
 
-__all__ = ("ProviderBase",)
+__all__ = ("ProviderBase", "record_usage")
+
+
+def record_usage(span: Span, model: str, response: LLMResponse) -> None:
+    """Attach what a reply has cost to its span."""
+    spent = usage_of(response)
+    record_llm_span_attributes(span, model, spent.input_tokens, spent.output_tokens)
 
 
 class ProviderBase:
@@ -64,10 +71,7 @@ class ProviderBase:
             if response is None:
                 refuse("the answer is nested too deeply")
             if span is not None:
-                spent = usage_of(response)
-                record_llm_span_attributes(
-                    span, self.model, spent.input_tokens, spent.output_tokens
-                )
+                record_usage(span, self.model, response)
             return response
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._http import HttpRequest, HttpTimeouts, open_transport
+from executionkit._redact import redact
 from executionkit._wire.failures import failure_of_response, to_error
 from executionkit._wire.urls import Target, target_of
 from executionkit.context import get_current_context, remaining_deadline
@@ -237,11 +238,10 @@ class Endpoint:
 
     def _request(self, body: bytes, headers: Mapping[str, str]) -> HttpRequest:
         context = get_current_context()
-        if context is not None:
+        if context is not None and context.traceparent is not None:
             told = context.to_headers()
-            traced = {name: told[name] for name in _TRACE_HEADERS if told.get(name)}
-            if traced:
-                headers = FrozenDict({**headers, **traced})
+            traced = {name: told[name] for name in _TRACE_HEADERS if name in told}
+            headers = FrozenDict(dict(headers) | traced)
         return HttpRequest("POST", self.url, headers, body)
 
     async def _guard(self, work: Awaitable[_T], timeouts: HttpTimeouts) -> _T:
@@ -257,10 +257,11 @@ class Endpoint:
     ) -> ExecutionKitError:
         """A transport's failure in the words of the provider and its settings."""
         limit = str(error.metadata.get("limit"))
+        said = redact(str(error), secrets=self.secrets)
         if not isinstance(error, ProviderTimeoutError) or limit not in _SETTINGS:
-            error.args = (f"Transport failure: {error}",)
+            error.args = (f"Transport failure: {said}",)
             return error
-        said = str(error).partition("; raise")[0]
+        said = said.partition("; raise")[0]
         if limit == "total" and timeouts is not self._timeouts:
             return DeadlineExceededError(f"{said}; the deadline of the context set it")
         return ProviderTimeoutError(

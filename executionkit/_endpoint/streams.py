@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from executionkit._constants import MAX_RESPONSE_BYTES
+from executionkit._endpoint.base import record_usage
 from executionkit._http.sse import SseDecoder
 from executionkit._llm import LLMResponse, StreamEnd, StreamEvent, TextDelta
 from executionkit._wire.common import parse_json
@@ -19,6 +20,7 @@ from executionkit.errors import (
     ProviderTimeoutError,
     StreamError,
 )
+from executionkit.observability import llm_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -38,7 +40,16 @@ _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 class _Run:
     """The state of one streamed reply, shared by its readers."""
 
-    __slots__ = ("assembler", "body", "closed", "endpoint", "limits", "sink", "source")
+    __slots__ = (
+        "assembler",
+        "body",
+        "closed",
+        "endpoint",
+        "limits",
+        "model",
+        "sink",
+        "source",
+    )
 
     def __init__(
         self,
@@ -46,11 +57,13 @@ class _Run:
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None,
+        model: str,
     ) -> None:
         self.endpoint = endpoint
         self.body = body
         self.assembler = assembler
         self.sink = sink
+        self.model = model
         self.source: HttpStream | None = None
         self.limits: HttpTimeouts | None = None
         self.closed = False
@@ -76,19 +89,23 @@ class _Run:
 
 async def _pump(run: _Run) -> AsyncGenerator[StreamEvent, None]:
     """The events of one reply; whoever stops reading closes the connection."""
-    failure: ExecutionKitError | None = None
-    try:
-        async with aclosing(_batches(run)) as batches:
-            async for events in batches:
-                for event in events:
-                    yield event
-    except ExecutionKitError as exc:
-        failure = exc
-    except RecursionError:
-        failure = StreamError("the stream sent JSON that is nested too deeply")
-    if run.closed:
-        return
-    response = run.settle(failure)
+    with llm_span(run.model) if run.model else nullcontext() as span:
+        failure: ExecutionKitError | None = None
+        try:
+            async with aclosing(_batches(run)) as batches:
+                async for events in batches:
+                    for event in events:
+                        yield event
+        except ExecutionKitError as exc:
+            failure = exc
+        except RecursionError:
+            failure = StreamError("the stream sent JSON that is nested too deeply")
+        finally:
+            if span is not None:
+                record_usage(span, run.model, run.assembler.partial())
+        if run.closed:
+            return
+        response = run.settle(failure)
     if run.sink is not None:
         run.sink.append(response)
     yield StreamEnd(response)
@@ -233,7 +250,15 @@ class _ReplyStream(Generic[_ItemT]):
 
 
 class EventStream(_ReplyStream[StreamEvent]):
-    """A reply as typed events; the last one is `StreamEnd` with the whole of it."""
+    """A reply as typed events; the last one is `StreamEnd` with the whole of it.
+
+    Args:
+        endpoint: Where the request goes.
+        body: The request.
+        assembler: Puts the reply together.
+        sink: Gets the whole response when the stream is complete.
+        model: The name for a span of its own. Empty = the caller has one.
+    """
 
     __slots__ = ()
 
@@ -243,13 +268,15 @@ class EventStream(_ReplyStream[StreamEvent]):
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None = None,
+        *,
+        model: str = "",
     ) -> None:
-        run = _Run(endpoint, body, assembler, sink)
+        run = _Run(endpoint, body, assembler, sink, model)
         super().__init__(run, _pump(run))
 
 
 class TextStream(_ReplyStream[str]):
-    """A reply as pieces of text."""
+    """A reply as pieces of text; see `EventStream`."""
 
     __slots__ = ()
 
@@ -259,6 +286,8 @@ class TextStream(_ReplyStream[str]):
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None = None,
+        *,
+        model: str = "",
     ) -> None:
-        run = _Run(endpoint, body, assembler, sink)
+        run = _Run(endpoint, body, assembler, sink, model)
         super().__init__(run, _texts(_pump(run)))

@@ -78,7 +78,7 @@ def _block(part: object) -> dict[str, Any] | None:
         msg = f"a content part must be a text or an object, got {type(part).__name__}"
         raise TypeError(msg)
     kind = part.get("type")
-    if kind in _TEXT_TYPES:
+    if isinstance(kind, str) and kind in _TEXT_TYPES:
         if kind == "text" and part.get("text"):
             return dict(part)
         text = text_of_part({**part, "type": "text"})

@@ -16,7 +16,7 @@ from executionkit._wire.anthropic_content import (
     tool_use,
 )
 from executionkit._wire.common import without_omitted
-from executionkit.engine.schema import decode_arguments
+from executionkit.engine.schema_coerce import decode_arguments
 from executionkit.types import Tool
 
 __all__ = ("AnswerTool", "messages_body", "to_anthropic_messages")

@@ -12,7 +12,7 @@ from executionkit._wire.anthropic_reply import (
     reply_of,
 )
 from executionkit._wire.assembly import Assembler
-from executionkit.engine.json_extraction import loads_json
+from executionkit._wire.loading import load_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +45,9 @@ class _Block:
         self.signature: list[str] = []
 
     @property
-    def kind(self) -> object:
-        return self.start.get("type")
+    def kind(self) -> str:
+        kind = self.start.get("type")
+        return kind if isinstance(kind, str) else ""
 
     def input(self) -> object:
         """The input of a call, parsed once; a text when it is no JSON object."""
@@ -54,7 +55,7 @@ class _Block:
             return self.start.get("input")
         text = "".join(self.pieces)
         try:
-            parsed = loads_json(text)
+            parsed = load_reply(text)
         except ValueError:
             return text
         return parsed if isinstance(parsed, dict) else text
@@ -63,9 +64,8 @@ class _Block:
         """The block as it would stand in a whole answer."""
         block = dict(self.start)
         if self.kind in {"text", "thinking"}:
-            name = str(self.kind)
-            first = block.get(name)
-            block[name] = (first if isinstance(first, str) else "") + "".join(
+            first = block.get(self.kind)
+            block[self.kind] = (first if isinstance(first, str) else "") + "".join(
                 self.pieces
             )
         elif self.kind == "tool_use" or self.pieces:
@@ -175,9 +175,10 @@ class MessageAssembler(Assembler):
     def _take_delta(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         delta = chunk.get("delta")
         kind = delta.get("type") if isinstance(delta, dict) else None
-        if not isinstance(delta, dict) or kind not in _BLOCK_OF_DELTA:
+        of = _BLOCK_OF_DELTA.get(kind) if isinstance(kind, str) else None
+        if not isinstance(delta, dict) or of is None:
             return  # citations and kinds to come
-        block = self._find(chunk, _BLOCK_OF_DELTA[kind], events)
+        block = self._find(chunk, of, events)
         if kind == "text_delta" and isinstance(delta.get("text"), str):
             block.pieces.append(delta["text"])
             self._add_text(delta["text"], events)

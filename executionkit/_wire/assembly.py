@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from executionkit._llm import LLMResponse, ReasoningDelta, TextDelta, UsageUpdate
 from executionkit._wire.failures import Failure, excerpt, failure_in, to_stream_error
-from executionkit.engine.json_extraction import loads_json
+from executionkit._wire.loading import load_reply
 from executionkit.errors import StreamError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Assembler(ABC):
 
     def _read(self, event: str, data: str) -> dict[str, Any]:
         try:
-            chunk = loads_json(data)
+            chunk = load_reply(data)
         except ValueError:
             chunk = None
         if type(chunk) is not dict or event == "error" or "error" in chunk:

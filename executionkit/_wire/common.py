@@ -11,9 +11,9 @@ from executionkit._constants import MAX_PROBLEM_CHARS
 from executionkit._llm import OMIT
 from executionkit._redact import redact
 from executionkit._wire.failures import refuse
+from executionkit._wire.loading import load_reply
 from executionkit.calls import CallProblem, ToolCall, new_id
-from executionkit.engine.json_extraction import loads_json
-from executionkit.engine.schema import decode_arguments
+from executionkit.engine.schema_coerce import decode_arguments
 from executionkit.types import Tool
 
 __all__ = (
@@ -80,7 +80,7 @@ def parse_json(body: str | bytes, *, secrets: Sequence[str] = ()) -> Any:
     """
     why = payload = None
     try:
-        payload = loads_json(body)
+        payload = load_reply(body)
     except ValueError as exc:
         why = redact(str(exc), secrets=secrets)
     if why is not None:
@@ -96,7 +96,9 @@ def text_of_part(part: object) -> str:
         return part
     if not isinstance(part, Mapping):
         return ""
-    text = part.get("text") if part.get("type") in _TEXT_TYPES else part
+    kind = part.get("type")
+    is_text = isinstance(kind, str) and kind in _TEXT_TYPES
+    text = part.get("text") if is_text else part
     if isinstance(text, Mapping):
         text = text.get("value")
     return text if isinstance(text, str) else ""
@@ -190,8 +192,7 @@ def _read_arguments(item: RawCall) -> Mapping[str, Any]:
     if not isinstance(given, str):
         msg = f"arguments must be a dict or JSON string, got {type(given).__name__}"
         raise ValueError(msg)
-    arguments: Mapping[str, Any] = decode_arguments(given)
-    return arguments
+    return decode_arguments(given)
 
 
 def _problem(
@@ -256,8 +257,12 @@ def collect_calls(
             item = item._replace(incomplete=True)  # noqa: PLW2901 - one fact more
         try:
             calls.append(_one_call(item, call_id))
+            continue
         except ValueError as exc:
-            problem = _problem(item, call_id, index, exc, secrets)
-            problems.append(_cut_off(problem) if truncated else problem)
+            why: Exception = exc
+        except RecursionError:
+            why = ValueError("arguments are nested too deeply")
+        problem = _problem(item, call_id, index, why, secrets)
+        problems.append(_cut_off(problem) if truncated else problem)
     lost = problems[0].message if all(map(_is_broken, raw)) else ""
     return Calls(tuple(calls), tuple(problems), tuple(notes), lost)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from executionkit._constants import MAX_ERROR_DETAIL_CHARS
 from executionkit._redact import redact
+from executionkit._wire.loading import load_reply
 from executionkit._wire.retry_hints import parse_duration, retry_hint
-from executionkit.engine.json_extraction import loads_json
 from executionkit.errors import (
     BadResponseError,
     LLMError,
@@ -248,7 +248,7 @@ def failure_of_response(
     payload: object = None
     if text.lstrip("\ufeff \t\r\n")[:1] in {"{", "["}:
         try:
-            payload = loads_json(body)
+            payload = load_reply(body)
         except ValueError:
             payload = None
     inside = failure_in(payload)
