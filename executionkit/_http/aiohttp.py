@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import aiohttp
     import yarl
     from aiohttp.abc import AbstractResolver
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.connector import Connection
 
     from executionkit._http.prepare import Call
 
@@ -66,8 +69,7 @@ def _resolver_class() -> type[AbstractResolver]:
 
 
 @cache
-def _connector_class() -> type[aiohttp.TCPConnector]:
-    import aiohttp
+def _handler_class() -> type[ResponseHandler]:
     from aiohttp.client_proto import ResponseHandler
 
     class Handler(ResponseHandler):
@@ -80,35 +82,33 @@ def _connector_class() -> type[aiohttp.TCPConnector]:
             self.heard = True
             super().data_received(data)
 
+    return Handler
+
+
+@cache
+def _connector_class() -> type[aiohttp.TCPConnector]:
+    import aiohttp
+
     class Connector(aiohttp.TCPConnector):
         """Reports to the attempt, and opens connections under its connect limit."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(resolver=_resolver_class()(), **options)
-            factory: Any = partial(Handler, loop=self._loop)
+            factory: Any = partial(_handler_class(), loop=self._loop)
             self._factory = factory
 
-        async def connect(
-            self, req: Any, traces: Any, timeout: Any
-        ) -> aiohttp.connector.Connection:
+        async def connect(self, req: Any, traces: Any, timeout: Any) -> Connection:
             attempt = _attempt.get()
+            connect = super().connect
             if attempt is None:
-                return await super().connect(req, traces, timeout)
+                return await connect(req, traces, timeout)
             attempt.connects += 1
             if attempt.connects > 1:
                 # aiohttp sends idempotent requests again by itself, whatever the
                 # connection was; how often a request goes out is ours to decide.
                 msg = "the server closed the connection before the response"
                 raise aiohttp.ClientConnectionError(msg)
-            connection = await super().connect(req, traces, timeout)
-            while attempt.fresh and getattr(connection.protocol, "served", False):
-                connection.close()
-                connection = await super().connect(req, traces, timeout)
-            handler: Any = connection.protocol
-            attempt.reused = getattr(handler, "served", False)
-            handler.served, handler.heard = True, False
-            attempt.link = handler, connection.transport
-            return connection
+            return await _usable(attempt, lambda: connect(req, traces, timeout))
 
         async def _create_connection(
             self, req: Any, traces: Any, timeout: Any
@@ -126,6 +126,23 @@ def _connector_class() -> type[aiohttp.TCPConnector]:
             )
 
     return Connector
+
+
+async def _usable(
+    attempt: Attempt, connect: Callable[[], Awaitable[Connection]]
+) -> Connection:
+    """A connection that suits the attempt; unsuitable ones of the pool are closed."""
+    while True:
+        connection = await connect()
+        handler: Any = connection.protocol
+        attempt.reused = getattr(handler, "served", False)
+        # `should_close` is true when bytes came in that nobody asked for.
+        if not attempt.reused or not (attempt.fresh or handler.should_close):
+            break
+        connection.close()
+    handler.served, handler.heard = True, False
+    attempt.link = handler, connection.transport
+    return connection
 
 
 @lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from executionkit._clock import get_clock
 from executionkit._http.bodies import RawResponse, Reader
-from executionkit._http.failures import explain
+from executionkit._http.failures import closed, explain
 from executionkit._http.limits import LimitReachedError
 from executionkit._http.prepare import Call, prepare
 from executionkit._http.values import HttpResponse
@@ -43,6 +43,9 @@ about as long; one that closes earlier costs nothing, see `Attempt`."""
 _ENCODINGS = "gzip, deflate"
 # A compressor between the model and us may hold events back until its block is full.
 _STREAM_ENCODINGS = "identity"
+
+_SETTLE_TICKS = 3
+"""Steps of the loop in which whatever was aborted has ended."""
 
 _ClientT = TypeVar("_ClientT")
 
@@ -86,11 +89,29 @@ class tick:  # noqa: N801 - awaited like a function
         yield
 
 
-@dataclass(slots=True, eq=False)
 class _LoopClient(Generic[_ClientT]):
-    client: _ClientT
-    slots: asyncio.Semaphore
-    closer: AsyncGenerator[None, None]
+    """The client of one loop, and the responses that are being read from it."""
+
+    __slots__ = ("calls", "client", "closer", "readers", "slots")
+
+    def __init__(
+        self,
+        client: _ClientT,
+        close: Callable[[_ClientT], Awaitable[None]],
+        max_connections: int,
+    ) -> None:
+        self.client = client
+        self.slots = asyncio.Semaphore(max_connections)
+        self.calls: set[Call] = set()  # waiting for a slot, or for headers
+        self.readers: set[Reader] = set()
+        self.closer = _close_at_end(client, close, self.calls, self.readers)
+        with suppress(StopIteration):  # runs to its `yield`: parks it in the loop
+            self.closer.asend(None).send(None)
+
+    def release(self, reader: Reader) -> None:
+        """`reader` needs its connection no more."""
+        self.readers.discard(reader)
+        self.slots.release()
 
 
 class BaseTransport(Generic[_ClientT]):
@@ -141,9 +162,8 @@ class BaseTransport(Generic[_ClientT]):
     async def send(self, request: HttpRequest, timeouts: HttpTimeouts) -> HttpResponse:
         """Send `request` and read the whole response."""
         call = prepare(request, timeouts, get_clock(), encodings=_ENCODINGS)
-        scope = call.clock.timeout(timeouts.total)
         try:
-            async with scope:
+            async with call.scope:
                 reader = await self._open(call, None)
                 try:
                     body = await reader.read_all(self._max_response_bytes)
@@ -152,7 +172,9 @@ class BaseTransport(Generic[_ClientT]):
                     raise
             return HttpResponse(reader.status, reader.headers, body)
         except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
-            failure = explain(exc, call, out_of_time=scope.expired())
+            failure = explain(exc, call)
+        except asyncio.CancelledError:
+            failure = _explain_cancelled(call)
         # Outside of the handler, so that the backend's error is not its context either.
         raise failure
 
@@ -162,16 +184,17 @@ class BaseTransport(Generic[_ClientT]):
         """Send `request` and return as soon as the headers are there."""
         clock = get_clock()
         call = prepare(request, timeouts, clock, encodings=_STREAM_ENCODINGS)
-        scope = clock.timeout(timeouts.total)
         deadline = (
             None if timeouts.total is None else clock.monotonic() + timeouts.total
         )
         try:
-            async with scope:
+            async with call.scope:
                 reader = await self._open(call, deadline)
             return BodyStream(reader, call)
         except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
-            failure = explain(exc, call, out_of_time=scope.expired())
+            failure = explain(exc, call)
+        except asyncio.CancelledError:
+            failure = _explain_cancelled(call)
         raise failure
 
     async def aclose(self) -> None:
@@ -184,18 +207,24 @@ class BaseTransport(Generic[_ClientT]):
     async def _open(self, call: Call, deadline: float | None) -> Reader:
         loop = asyncio.get_running_loop()
         entry = self._clients.get(loop) or self._add_client(loop)
-        await entry.slots.acquire()
+        entry.calls.add(call)
         try:
-            raw = await self._start_twice(entry.client, call)
-        except BaseException:
-            entry.slots.release()
-            raise
+            await entry.slots.acquire()
+            try:
+                raw = await self._start_twice(entry.client, call)
+            except BaseException:
+                entry.slots.release()
+                raise
+        finally:
+            entry.calls.discard(call)
         try:
-            return Reader(raw, call, entry.slots.release, deadline)
+            reader = Reader(raw, call, entry.release, deadline)
         except BaseException:
             entry.slots.release()
             await raw.abort()
             raise
+        entry.readers.add(reader)
+        return reader
 
     async def _start_twice(self, client: _ClientT, call: Call) -> RawResponse:
         attempt = Attempt(call)
@@ -209,12 +238,9 @@ class BaseTransport(Generic[_ClientT]):
         return await self._start(client, call, Attempt(call, fresh=True))
 
     def _add_client(self, loop: asyncio.AbstractEventLoop) -> _LoopClient[_ClientT]:
-        client = self._new_client()
-        closer = _close_at_end(client, self._close_client)
-        with suppress(StopIteration):  # runs to its `yield`: parks it in the loop
-            closer.asend(None).send(None)
-        slots = asyncio.Semaphore(self._max_connections)
-        entry = _LoopClient(client, slots, closer)
+        entry = _LoopClient(
+            self._new_client(), self._close_client, self._max_connections
+        )
         with self._lock:
             for other in [each for each in self._clients if each.is_closed()]:
                 del self._clients[other]
@@ -223,12 +249,34 @@ class BaseTransport(Generic[_ClientT]):
 
 
 async def _close_at_end(
-    client: _ClientT, close: Callable[[_ClientT], Awaitable[None]]
+    client: _ClientT,
+    close: Callable[[_ClientT], Awaitable[None]],
+    calls: set[Call],
+    readers: set[Reader],
 ) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
+        # First whatever is under way: not every client ends that when it is closed.
+        for call in list(calls):
+            call.abort()
+        for reader in list(readers):
+            await reader.abort()
+        for _ in range(_SETTLE_TICKS):
+            await tick()
         await close(client)
+
+
+def _explain_cancelled(call: Call) -> LLMError:
+    """The error for a `CancelledError` that a backend made up by itself.
+
+    aiohttp cancels its own futures when a session of the user's is closed. A cancellation of the
+    caller's task, which includes those by time limits, is raised on.
+    """
+    task = asyncio.current_task()
+    if task is None or task.cancelling() > 0:
+        raise  # noqa: PLE0704 - called from `except`
+    return closed(call)
 
 
 class BodyStream:
@@ -286,9 +334,9 @@ class BodyStream:
             return await reader.next()
         except Exception as exc:  # noqa: BLE001 - the edge: any backend, one error tree
             failure = explain(exc, self._call)
-        except BaseException:
+        except asyncio.CancelledError:
             await reader.abort()
-            raise
+            failure = _explain_cancelled(self._call)
         await reader.abort()
         raise failure
 

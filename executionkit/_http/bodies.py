@@ -138,7 +138,7 @@ class Reader:
     Args:
         raw: What the backend gave.
         call: The request and its limits.
-        release: Called once, when the connection is not needed any more.
+        release: Called once with the reader, when the connection is not needed any more.
         deadline: Monotonic time at which the total limit ends; None when the caller
             watches over it.
     """
@@ -158,7 +158,7 @@ class Reader:
         self,
         raw: RawResponse,
         call: Call,
-        release: Callable[[], None],
+        release: Callable[[Reader], None],
         deadline: float | None,
     ) -> None:
         self.status = raw.status
@@ -166,7 +166,7 @@ class Reader:
         self.complete = False
         self._raw = raw
         self._call = call
-        self._release: Callable[[], None] | None = release
+        self._release: Callable[[Reader], None] | None = release
         self._deadline = deadline
         self._inflate = _inflate_for(raw.headers)
 
@@ -214,7 +214,7 @@ class Reader:
     def _done(self) -> None:
         release, self._release = self._release, None
         if release is not None:
-            release()
+            release(self)
 
     async def _next_inflated(self, inflate: Inflate) -> bytes:
         while True:

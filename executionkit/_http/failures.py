@@ -20,7 +20,7 @@ from executionkit.errors import (
 if TYPE_CHECKING:
     from executionkit._http.prepare import Call
 
-__all__ = ("BodyTooLargeError", "WireError", "explain")
+__all__ = ("BodyTooLargeError", "WireError", "closed", "explain")
 
 _MAX_CHAIN = 8
 _MAX_DETAIL = 300
@@ -41,21 +41,20 @@ class BodyTooLargeError(Exception):
         self.cap = cap
 
 
-def explain(exc: Exception, call: Call, *, out_of_time: bool = False) -> LLMError:
+def explain(exc: Exception, call: Call) -> LLMError:
     """The error that the caller gets for `exc`.
 
     Args:
         exc: What the backend, or this package, raised.
         call: The request it happened to.
-        out_of_time: Whether the total limit has fired, which makes a `TimeoutError` ours
-            (the operating system has one of its own).
     """
     if isinstance(exc, LLMError):
         return exc
     if isinstance(exc, LimitReachedError):
         return _timeout(exc.which, call)
-    if out_of_time and isinstance(exc, TimeoutError):
-        return _timeout("total", call)
+    # Ours only if our scope has ended: the system has a `TimeoutError` of its own.
+    if isinstance(exc, TimeoutError) and call.scope.expired():
+        return closed(call) if call.aborted else _timeout("total", call)
     if isinstance(exc, BodyTooLargeError):
         return BadResponseError(
             f"the body that `{call.shown_url}` sent is larger than {exc.cap} bytes, "
@@ -64,6 +63,13 @@ def explain(exc: Exception, call: Call, *, out_of_time: bool = False) -> LLMErro
     if isinstance(exc, WireError):
         return ProviderConnectionError(f"`{call.shown_url}`: {exc}")
     return _connection(exc, call)
+
+
+def closed(call: Call) -> ProviderConnectionError:
+    """The error of a request whose transport was closed under it."""
+    return ProviderConnectionError(
+        f"connection to `{call.shown_url}` failed: the transport was closed meanwhile"
+    )
 
 
 def _timeout(which: Limit, call: Call) -> ProviderTimeoutError:

@@ -6,6 +6,7 @@ the offending value, and that value may be a key.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Target:
         return self.scheme, self.host, self.port
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """A request that can be sent, and the limits it runs under."""
 
@@ -85,6 +86,18 @@ class Call:
     names_host: bool
     """Whether the caller gave a `Host` of its own."""
 
+    scope: asyncio.Timeout
+    """Runs while the request is sent, and while `send` reads the body."""
+
+    aborted: bool = False
+    """Whether the scope was ended because the transport was closed."""
+
+    def abort(self) -> None:
+        """End the request now: its transport is being closed."""
+        self.aborted = True
+        # The base's method, for a scope may run on a clock that stands still.
+        asyncio.Timeout.reschedule(self.scope, 0.0)
+
     @property
     def needs_length(self) -> bool:
         """Whether a `Content-Length` must be sent."""
@@ -96,8 +109,11 @@ class Call:
         return redact_url(self.target.url)
 
     def secrets(self) -> tuple[str, ...]:
-        """What must never appear in a message: the values of all telling headers."""
-        found: list[str] = []
+        """What must never appear in a message: values of headers and of the query."""
+        from urllib.parse import parse_qsl
+
+        query = self.target.path.partition("?")[2]
+        found = [value for _, value in parse_qsl(query)]
         for name, value in self.headers.items():
             if name.lower() not in _HARMLESS:
                 found += [value, *value.split()]
@@ -133,9 +149,15 @@ def prepare(
         headers["Accept-Encoding"] = encodings
     if "user-agent" not in present:
         headers["User-Agent"] = "executionkit"
-    names_host = "host" in present
     return Call(
-        method.upper(), target, headers, request.body, timeouts, clock, names_host
+        method.upper(),
+        target,
+        headers,
+        request.body,
+        timeouts,
+        clock,
+        "host" in present,
+        clock.timeout(timeouts.total),
     )
 
 

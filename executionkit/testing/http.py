@@ -250,7 +250,7 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         self._leave()
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - its base's
         self._leave()
         self._owner._closed(self)  # noqa: SLF001 - one unit
 
@@ -337,7 +337,9 @@ class _Connection(asyncio.Protocol):
     async def _read_request(self) -> ReceivedRequest | None:
         """The next request; None when the client leaves before it is complete."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
-            if len(self._buffer) > _MAX_HEAD or not await self._more():
+            # What starts like this is TLS or noise: no request will come of it.
+            noise = self._buffer and not self._buffer[:1].isalpha()
+            if noise or len(self._buffer) > _MAX_HEAD or not await self._more():
                 return None
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         self._buffer = self._buffer[end + 4 :]
