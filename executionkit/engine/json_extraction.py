@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from executionkit._constants import MAX_JSON_DEPTH
-from executionkit.engine._json_marks import OPENER, reasoning_tag
-from executionkit.engine._json_rank import MAX_SHORT
-from executionkit.engine._json_repair import LITERALS
-from executionkit.engine._json_scan import Scan
-from executionkit.engine._json_strict import (
+from executionkit.engine._json.marks import OPENER, reasoning_tag
+from executionkit.engine._json.rank import MAX_SHORT
+from executionkit.engine._json.repair import LITERALS
+from executionkit.engine._json.scan import Scan
+from executionkit.engine._json.strict import (
     Failure,
     attempt,
     attempt_near,

@@ -6,8 +6,8 @@ import re
 import sys
 from typing import Final
 
-from executionkit.engine._json_strict import STRING
-from executionkit.engine._json_strings import QUOTES
+from executionkit.engine._json.strict import STRING
+from executionkit.engine._json.strings import QUOTES
 
 __all__ = ("BROKEN_JSON", "LOOSE_OPENER", "OPENER", "reasoning_tag")
 

@@ -16,13 +16,13 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from executionkit.engine._json_marks import (
+from executionkit.engine._json.marks import (
     BROKEN_JSON,
     LOOSE_OPENER,
     OPENER,
     reasoning_tag,
 )
-from executionkit.engine._json_rank import (
+from executionkit.engine._json.rank import (
     Rank,
     Region,
     Weight,
@@ -33,8 +33,8 @@ from executionkit.engine._json_rank import (
     same_json,
     weight_of,
 )
-from executionkit.engine._json_repair import mend
-from executionkit.engine._json_strict import (
+from executionkit.engine._json.repair import mend
+from executionkit.engine._json.strict import (
     TOO_DEEP,
     Failure,
     Reading,
@@ -44,7 +44,7 @@ from executionkit.engine._json_strict import (
     skip_tokens,
     too_deep,
 )
-from executionkit.engine._json_strings import UnreadableError
+from executionkit.engine._json.strings import UnreadableError
 from executionkit.types import JsonValue
 
 __all__ = ("Scan", "Sighting")

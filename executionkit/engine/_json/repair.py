@@ -16,7 +16,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from executionkit._constants import MAX_JSON_DEPTH
-from executionkit.engine._json_strict import (
+from executionkit.engine._json.strict import (
     SPACE,
     TOO_DEEP,
     Failure,
@@ -24,7 +24,7 @@ from executionkit.engine._json_strict import (
     attempt_near,
     too_deep,
 )
-from executionkit.engine._json_strings import (
+from executionkit.engine._json.strings import (
     KEY_AHEAD,
     QUOTES,
     Place,

@@ -11,7 +11,7 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
-from executionkit.engine._json_strict import STRING, Failure, attempt
+from executionkit.engine._json.strict import STRING, Failure, attempt
 
 __all__ = (
     "KEY_AHEAD",

@@ -1,0 +1,1 @@
+"""The parts of `json_extraction`: strict reading, mending, searching, choosing."""
