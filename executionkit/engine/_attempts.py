@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from executionkit._clock import get_clock
 from executionkit._constants import MAX_COOLDOWN
-from executionkit.engine._limiter import PermitTimeoutError
+from executionkit.engine._limiter import Limiter, PermitTimeoutError
 from executionkit.errors import (
     DeadlineExceededError,
     ErrorCode,
@@ -18,7 +19,7 @@ from executionkit.errors import (
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.engine.retry import RetryConfig
+    from executionkit.engine.retry import RateLimitStrategy, RetryConfig
 
 __all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry")
 
@@ -151,14 +152,13 @@ class Attempts:
     async def _check(self) -> None:
         """The last word before dispatch: nothing is awaited between it and the call."""
         if self._before_attempt is not None:
+            give_back = _refund_of(self._config.rate_limit_strategy)
             try:
                 outcome = self._before_attempt(self.number + 1)
                 if inspect.isawaitable(outcome):
                     await outcome
             except BaseException as exc:
-                refund = getattr(self._config.rate_limit_strategy, "refund", None)
-                if refund is not None:
-                    refund()
+                give_back()
                 if isinstance(exc, ExecutionKitError):
                     exc.attempts = self._sent
                 raise
@@ -248,6 +248,13 @@ def _hint(exc: Exception) -> float:
     """The seconds that the error says to wait; 0.0 when it says nothing usable."""
     seconds = exc.retry_after if isinstance(exc, ExecutionKitError) else None
     return seconds if seconds is not None and seconds > 0 else 0.0
+
+
+def _refund_of(strategy: RateLimitStrategy | None) -> Callable[[], object]:
+    """How to give back the permit that was had just now."""
+    if isinstance(strategy, Limiter):
+        return partial(strategy.refund, since=strategy.now())
+    return getattr(strategy, "refund", None) or (lambda: None)
 
 
 def _is_a_guess(exc: Exception) -> bool:

@@ -106,8 +106,8 @@ class Limiter(ABC):
         """The caller is gone and never went on."""
 
     @abstractmethod
-    def give_up(self, cost: float, now: float, /) -> None:
-        """A caller that went on did not use its permit."""
+    def give_up(self, cost: float, now: float, since: float, /) -> None:
+        """A caller that went on at `since` did not use its permit."""
 
     @abstractmethod
     def cool_down(self, seconds: float, now: float, /) -> None:
@@ -124,11 +124,19 @@ class Limiter(ABC):
         self.check_cost(cost)
         return _wait_time(self._key, cost)
 
-    def refund(self, cost: float = 1) -> None:
-        """Give back a permit that was granted and not used; waiters move up."""
+    def refund(self, cost: float = 1, *, since: float | None = None) -> None:
+        """Give back a permit that was granted and not used; waiters move up.
+
+        Args:
+            cost: What was taken.
+            since: When it was had (`now()` at that time). Needed when that may be
+                longer ago than a window lasts: such a permit is worth nothing any
+                more. None = just now.
+        """
         self.check_cost(cost)
+        now = self._clock.monotonic()
         if cost:
-            self.give_up(cost, self._clock.monotonic())
+            self.give_up(cost, now, now if since is None else since)
             self.desk.pump()
 
     def drain(self, seconds: float) -> None:

@@ -180,7 +180,7 @@ class Desk:
         timer = None
         if timeout is not None:
             waiter.expires = self._clock.monotonic() + timeout
-            timer = self._clock.call_later(timeout, lambda: _expire(waiter))
+            timer = self._clock.call_later(timeout, lambda: self._expire(waiter))
         try:
             granted = await future
         except BaseException:
@@ -283,15 +283,15 @@ class Desk:
         if wake < math.inf:
             self._timer = self._clock.call_later(wake - now, self._ring)
 
+    def _expire(self, waiter: Waiter) -> None:
+        self.root().pump()  # what is due in this very moment is still in time
+        if not waiter.is_gone:
+            waiter.resolve(granted=False)
+
     def _ring(self) -> None:
         self._timer = None
         self._wake_at = math.inf
         self.pump()
-
-
-def _expire(waiter: Waiter) -> None:
-    if not waiter.is_gone:
-        waiter.resolve(granted=False)
 
 
 def _serve(lane: _Lane, claimed: set[Resource], now: float) -> float | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from executionkit._clock import Clock
+    from executionkit.engine._permits import Waiter
     from executionkit.engine.bulkhead import BulkheadConfig
 
 __all__ = ("DEFAULT_NAMESPACE", "Pool", "Route", "Slots")
@@ -99,7 +100,8 @@ class Route(Pool):
 
     def count_start(self) -> None:
         self.acquired += 1
-        self.peak = max(self.peak, self.active)
+        if self.active > self.peak:
+            self.peak = self.active
 
 
 class Slots:
@@ -148,6 +150,20 @@ class Slots:
         routes[key] = route
         return route
 
+    def try_enter(self, tool: str, namespace: str) -> Route | None:
+        """Take a slot of every level; None when somebody waits or a level is full."""
+        route = self.route(tool, namespace)
+        if self._desk.lanes:
+            return None
+        pools = route.resources
+        for pool in pools:
+            if pool.limit is not None and pool.active >= pool.limit:
+                return None
+        for pool in pools:
+            pool.active += 1
+        route.count_start()
+        return route
+
     async def enter(self, tool: str, namespace: str, timeout: float | None) -> Route:
         """Take a slot of every level, or wait for them.
 
@@ -155,11 +171,9 @@ class Slots:
             BulkheadFullError: When they cannot be had.
         """
         route = self.route(tool, namespace)
-        if self._desk.lanes or any_full(route.resources):
-            await self._queue(route, timeout)
-        else:
-            for pool in route.resources:
-                pool.active += 1
+        waiter = self._desk.enter(route, route, 1)
+        if not waiter.granted:
+            await self._wait(route, waiter, timeout)
         route.count_start()
         return route
 
@@ -217,10 +231,7 @@ class Slots:
             pool = self._pools[kind, key] = Pool(kind, limit)
         return pool
 
-    async def _queue(self, route: Route, timeout: float | None) -> None:
-        waiter = self._desk.enter(route, route, 1)
-        if waiter.granted:
-            return
+    async def _wait(self, route: Route, waiter: Waiter, timeout: float | None) -> None:
         refusal = self._refusal(route, timeout)
         if refusal is not None:
             self._desk.withdraw(waiter)
@@ -254,14 +265,6 @@ class Slots:
             if not route.active and not route.waiting:
                 del self._routes[key]
                 return
-
-
-def any_full(pools: tuple[Pool, ...]) -> bool:
-    """Whether a call that needs all of `pools` has to wait."""
-    for pool in pools:  # noqa: SIM110 - `any` doubles the cost of a call that fits
-        if pool.limit is not None and pool.active >= pool.limit:
-            return True
-    return False
 
 
 def _full(route: Route, timeout: float | None) -> BulkheadFullError:

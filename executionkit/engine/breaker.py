@@ -236,13 +236,16 @@ class CircuitBreaker:
             ToolCircuitOpenError: When the call is refused.
             Exception: What `fn` raises.
         """
-        ticket = self.before()
+        ticket = self._pass or self.before()
         try:
             result = await fn()
         except BaseException as exc:
             self.settle(ticket, exc)
             raise
-        ticket.success()
+        if ticket is not self._pass:
+            ticket.success()
+        elif self._failures:
+            self._failures.clear()
         return result
 
     def settle(self, ticket: Ticket, exc: BaseException) -> None:

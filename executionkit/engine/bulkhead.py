@@ -116,9 +116,10 @@ class BulkheadSlot:
         self._route: Route | None = None
 
     async def __aenter__(self) -> None:
-        self._route = await self._slots.enter(
-            self._tool, self._namespace, self._timeout
-        )
+        route = self._slots.try_enter(self._tool, self._namespace)
+        if route is None:
+            route = await self._slots.enter(self._tool, self._namespace, self._timeout)
+        self._route = route
 
     async def __aexit__(
         self,

@@ -229,20 +229,20 @@ class _Fan(Generic[_I, T]):
         the end.
         """
         self._is_done = True
-        waiting: set[asyncio.Task[Any]] = set(self._running)
+        waiting: list[asyncio.Task[Any]] = list(self._running)
         if self._feeder is not None:
-            waiting.add(self._feeder)
+            waiting.append(self._feeder)
         stop: asyncio.CancelledError | None = None
         for task in waiting:
             task.cancel()
         while waiting:
             try:
-                _, waiting = await asyncio.wait(waiting)
+                await asyncio.wait(waiting)
             except asyncio.CancelledError as exc:
                 stop = exc
-                waiting = {task for task in waiting if not task.done()}
                 for task in waiting:
                     task.cancel()
+            waiting = [task for task in waiting if not task.done()]
         rest = [task for _, task in self._ended] + list(self._later.values())
         rest += self._running
         self._running.clear()
@@ -285,7 +285,7 @@ class _Fan(Generic[_I, T]):
 
     async def _feed(self, items: AsyncIterator[_I]) -> None:
         try:
-            while not self._is_done:
+            while True:
                 if not self._has_room():
                     self._room = asyncio.get_running_loop().create_future()
                     await self._room

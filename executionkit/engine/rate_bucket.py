@@ -143,7 +143,7 @@ class TokenBucket(Limiter):
         full = self._capacity if self._stamp <= now else 1.0
         self._level = max(self._level, min(full, self._level + cost))
 
-    def give_up(self, cost: float, now: float, /) -> None:
+    def give_up(self, cost: float, now: float, _since: float, /) -> None:
         self.put_back(cost, now)
 
     def cool_down(self, seconds: float, now: float, /) -> None:
@@ -304,7 +304,9 @@ class SlidingWindow(Limiter):
     def put_back(self, cost: float, _now: float, /) -> None:
         self._pending -= int(cost)
 
-    def give_up(self, cost: float, now: float, /) -> None:
+    def give_up(self, cost: float, now: float, since: float, /) -> None:
+        if since + self._period <= now:
+            return
         # Which start it was is not known. Without the oldest of the window instead,
         # what is left is never earlier than the truth, so the limit holds.
         self._forget(now)
