@@ -227,7 +227,8 @@ class Provider(ProviderBase):
         Raises:
             ValueError: Naming the variables that are missing.
         """
-        return cls(**{**_environment_settings(environ), **settings})
+        given: dict[str, Any] = {**_environment_settings(environ), **settings}
+        return cls(**given)
 
     def __repr__(self) -> str:
         key = "***" if self.api_key else ""
@@ -350,7 +351,7 @@ class Provider(ProviderBase):
         return self._body(messages, temperature, max_tokens, tools, wanted)
 
 
-def _classify_http_error(
+def _classify_http_error(  # pyright: ignore[reportUnusedFunction] - an older name
     status: int,
     raw: bytes | str | Mapping[str, Any],
     retry_after: float | None = None,
@@ -375,11 +376,15 @@ def _classify_http_error(
     raise to_error(failure, secrets=secrets) from cause
 
 
-def _parse_retry_after(header: str | None, default: float = 1.0) -> float:
+def _parse_retry_after(  # pyright: ignore[reportUnusedFunction] - an older name
+    header: str | None, default: float = _DEFAULT_RETRY_AFTER
+) -> float:
     """Seconds of a `Retry-After` header, at least 0; `default` when it says nothing."""
     seconds = None if header is None else parse_retry_after(header)
     return default if seconds is None else max(0.0, seconds)
 
 
-def _redact_sensitive(text: str) -> str:
+def _redact_sensitive(  # pyright: ignore[reportUnusedFunction] - an older name
+    text: str,
+) -> str:
     return redact(text)

@@ -22,8 +22,9 @@ __all__ = ("ProviderBase", "record_usage")
 
 def record_usage(span: Span, model: str, response: LLMResponse) -> None:
     """Attach what a reply has cost to its span."""
-    spent = usage_of(response)
-    record_llm_span_attributes(span, model, spent.input_tokens, spent.output_tokens)
+    if span.is_recording():
+        spent = usage_of(response)
+        record_llm_span_attributes(span, model, spent.input_tokens, spent.output_tokens)
 
 
 class ProviderBase:

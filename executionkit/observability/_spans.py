@@ -7,7 +7,7 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from functools import lru_cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Protocol
 
 from executionkit._redact import redact, redact_exception_text
@@ -110,12 +110,18 @@ def _set_outcome(span: Span, exc: BaseException | None) -> None:
     span.set_status(codes.ERROR, text)
 
 
+@lru_cache(maxsize=128)
+def _model_attributes(model: str) -> Mapping[str, str | float]:
+    # One model is called over and over; looking for secrets costs more than a span.
+    return MappingProxyType({"llm.model": redact(model)})
+
+
 def llm_span(model: str) -> SpanScope:
     """A span of one model call, for `with`; gives None without OpenTelemetry.
 
     Its status becomes ERROR, with the redacted text, when the block raises.
     """
-    return SpanScope(LLM_CALL_SPAN_NAME, {"llm.model": redact(model)})
+    return SpanScope(LLM_CALL_SPAN_NAME, _model_attributes(model))
 
 
 def record_llm_span_attributes(
