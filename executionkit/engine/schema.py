@@ -100,9 +100,6 @@ def _text(schema: object) -> str:
         return json.dumps(to_plain(schema))
     except NotJsonError as exc:
         raise SchemaError(exc.message, pointer(exc.steps)) from None
-    except RecursionError:
-        msg = "the schema is nested too deeply"
-        raise SchemaError(msg) from None
 
 
 @lru_cache(maxsize=_MAX_KEPT)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from executionkit._constants import MAX_PROBLEM_CHARS
-from executionkit.engine._json_strict import Failure, attempt, skip_space
+from executionkit.engine._json.strict import Failure, attempt, skip_space
 from executionkit.engine._schema.problems import SchemaProblem, Step, pointer
 from executionkit.engine._schema.values import (
     NotJsonError,
@@ -152,6 +152,9 @@ def _loads(text: str) -> Any:
         return value if is_plain(value) else to_plain(value)
     except NotJsonError as exc:
         reason = f"a value {exc}"
+        raise _UnreadableError(reason, None) from None
+    except RecursionError:
+        reason = "it is nested too deeply"
         raise _UnreadableError(reason, None) from None
 
 

@@ -64,7 +64,11 @@ class SubsetSchema:
 
     def __init__(self, schema: Schema, dialect: Dialect) -> None:
         compiler = _Compiler(schema, dialect)
-        self._check = compiler.compile(schema, ())
+        if dialect.name in _DIALECTS:
+            self._check = compiler.compile(schema, ())
+        else:
+            self._check = _refuse
+            compiler.unsupported.append(f"`$schema` of draft {dialect.name}")
         self.unsupported = tuple(dict.fromkeys(compiler.unsupported))
         """What the schema uses and the subset cannot check, each with its place."""
 
@@ -103,8 +107,6 @@ class _Compiler:
         self._root = root
         self._dialect = dialect
         self._targets: dict[str, list[Check]] = {}
-        if dialect.name not in _DIALECTS:
-            self.unsupported.append(f"`$schema` draft {dialect.name}")
 
     def compile(self, schema: Any, where: Where) -> Check:
         if isinstance(schema, bool):

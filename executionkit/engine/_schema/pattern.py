@@ -97,19 +97,24 @@ class Pattern:
             step = self._program[place]
             if isinstance(step, Characters) and step.has(code):
                 moved.append(place + 1)
+        if self._edges >= _MAX_EDGES or len(self._states) >= _MAX_STATES:
+            self._forget(state)
         target = self._state(self._follow(moved, at_start=False) | self._restart)
         self._edges += 1
         state.next[character] = target
         return target
 
+    def _forget(self, current: _State) -> None:
+        """Keep memory bounded: states stay valid, but know no way on any more."""
+        for state in (*self._states.values(), self._first, current):
+            state.next.clear()
+        self._states = {}
+        self._edges = 0
+
     def _state(self, places: frozenset[int]) -> _State:
         known = self._states.get(places)
         if known is not None:
             return known
-        if len(self._states) >= _MAX_STATES or self._edges >= _MAX_EDGES:
-            # Forgetting keeps memory bounded; the states in use stay valid.
-            self._states = {}
-            self._edges = 0
         matched = any(isinstance(self._program[place], _Match) for place in places)
         state = self._states[places] = _State(places, matched=matched)
         return state

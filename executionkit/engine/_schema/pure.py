@@ -46,13 +46,14 @@ def make_pure(schema: Schema, dialect: Dialect) -> BackendValidator:
     package = require("jsonschema", extra="jsonschema")
     registry = require("jsonschema_specifications", extra="jsonschema").REGISTRY
     base = getattr(package, _CLASSES[dialect.name])
+    patterns = _Patterns(schema)
     try:
-        patterns = _Patterns(schema)
         base.check_schema(schema, format_checker=None)
         if has_inner_ids(schema):
             _check_resolvable(schema, dialect, registry)
     except package.SchemaError as exc:
-        raise SchemaError(exc.message, pointer(exc.absolute_path)) from None
+        steps = [patterns.original(step) for step in exc.absolute_path]
+        raise SchemaError(exc.message, pointer(steps)) from None
     except RecursionError:
         msg = "the schema is nested too deeply for this validator"
         raise SchemaError(msg) from None
@@ -89,9 +90,9 @@ class _Patterns:
         for steps, part in reachable_schemas(schema):
             self._rewrite(part, steps)
 
-    def original(self, pattern: str) -> str:
-        """What a rewritten pattern was before."""
-        return self._originals.get(pattern, pattern)
+    def original(self, text: Any) -> Any:
+        """What a rewritten pattern was before; anything else as it is."""
+        return self._originals.get(text, text)
 
     def _rewrite(self, part: dict[str, Any], steps: tuple[Step, ...]) -> None:
         pattern = part.get("pattern")

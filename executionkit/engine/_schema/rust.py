@@ -11,6 +11,7 @@ from executionkit.engine._schema.problems import (
     Failure,
     SchemaError,
     SchemaProblem,
+    Step,
     pointer,
 )
 from executionkit.engine._schema.values import is_plain
@@ -81,10 +82,7 @@ def make_rust(schema: Schema, dialect: Dialect) -> BackendValidator:
         "mask": "the value",
     }
     try:
-        try:
-            compiled = build(schema, **options)
-        except UnicodeEncodeError:
-            compiled = build(_encodable(schema), **options)
+        compiled = build(_encodable(schema), **options)
     except package.ValidationError as exc:
         raise SchemaError(exc.message, pointer(exc.instance_path)) from None
     except (ValueError, package.ReferencingError, RecursionError) as exc:
@@ -105,10 +103,8 @@ def _rust_find(compiled: Any, value: Any) -> Iterator[Failure]:
 def _rust_failures(error: Any, root: Any) -> Iterator[Failure]:
     kind = error.kind
     keyword = "false" if kind.name == "falseSchema" else kind.name
-    steps = error.instance_path
-    value = root
-    for step in steps:
-        value = value[step]
+    steps = _steps(error.instance_path, root)
+    value = error.instance
     if keyword in {"additionalProperties", "unevaluatedProperties"}:
         for name in kind.unexpected:
             yield Failure(steps, "additionalProperties", name, value)
@@ -126,9 +122,33 @@ def _rust_failures(error: Any, root: Any) -> Iterator[Failure]:
     yield Failure(steps, keyword, limit, value, error.message, branches)
 
 
-_SURROGATES: Final = dict(
-    zip(range(0xD800, 0xE000), range(0x10F800, 0x110000), strict=True)
-)
+def _steps(path: list[Step], root: Any) -> list[Step]:
+    """The steps of a path as the package reports it.
+
+    It reports a name that looks like an index, such as `"01"`, as a number, and leaves
+    out empty names. The first is mended here; behind the second the path stays as it is.
+    """
+    steps: list[Step] = []
+    value = root
+    for step in path:
+        name = step
+        if isinstance(value, dict) and step not in value:
+            names = [str(step), *(key for key in value if _reads_as(key, step))]
+            name = next((key for key in names if key in value), step)
+        steps.append(name)
+        try:
+            value = value[name]
+        except (LookupError, TypeError):
+            value = None
+    return steps
+
+
+def _reads_as(name: str, number: Step) -> bool:
+    digits = name.removeprefix("+")
+    return digits.isascii() and digits.isdigit() and int(digits) == number
+
+
+_SURROGATES: Final = {code: 0x10F800 - 0xD800 + code for code in range(0xD800, 0xE000)}
 
 
 def _encodable(value: Any) -> Any:

@@ -143,6 +143,8 @@ class TypeBuilder:
     def _structure(self, tp: Any, where: str, env: Env) -> Shape:
         origin = get_origin(tp) or tp
         args = get_args(tp)
+        if not isinstance(origin, abc.Hashable):
+            raise SchemaError(no_form(tp, where))
         if origin in (Union, UnionType):
             return self._union(args, where, env)
         if origin is Literal:
@@ -154,7 +156,7 @@ class TypeBuilder:
         elif origin in _DICTS:
             return self._mapping(args, where, env)
         elif hasattr(origin, "model_json_schema") and hasattr(origin, "model_validate"):
-            return self._define(tp, lambda name: self._model(tp, name))
+            return self._define(tp, lambda name: self._model(tp, name, where))
         else:
             shape = self._record(tp, origin, args, env)
         if shape is None:
@@ -233,9 +235,13 @@ class TypeBuilder:
 
         return Shape(schema, parse)
 
-    def _model(self, tp: Any, own_name: str) -> Shape:
+    def _model(self, tp: Any, own_name: str, where: str) -> Shape:
         """A pydantic model, or anything with the same two methods."""
-        schema: dict[str, Any] = tp.model_json_schema()
+        try:
+            schema: dict[str, Any] = tp.model_json_schema()
+        except Exception as exc:  # the model's own code
+            msg = f"{where} is a model without a schema: {exc}"
+            raise SchemaError(msg) from exc
         inner: dict[str, Any] = schema.pop("$defs", {})
         names: dict[str, str] = {}
         itself = definition_name(schema)

@@ -59,38 +59,42 @@ def is_plain(value: Any, depth: int = MAX_JSON_DEPTH) -> bool:
     """
     kind = type(value)
     if kind in _DICTS:
-        if depth <= 0:
-            return False
-        for key, item in value.items():
+        for key in value:
             if type(key) is not str:
                 return False
-            if type(item) not in _ATOMS and not is_plain(item, depth - 1):
-                return False
-        return True
-    if kind in _LISTS:
-        return depth > 0 and all(
-            type(item) in _ATOMS or is_plain(item, depth - 1) for item in value
-        )
-    if kind is int:
-        plain: bool = -_HUGE < value < _HUGE
-        return plain
-    return kind in _ATOMS or (kind is float and isfinite(value))
+        value = value.values()
+    elif kind not in _LISTS:
+        if kind is int:
+            plain: bool = -_HUGE < value < _HUGE
+            return plain
+        return kind in _ATOMS or (kind is float and isfinite(value))
+    if depth <= 0:
+        return False
+    for item in value:
+        if type(item) not in _ATOMS and not is_plain(item, depth - 1):
+            return False
+    return True
 
 
-def to_plain(value: Any, steps: tuple[str | int, ...] = ()) -> Any:
+def to_plain(value: Any) -> Any:
     """A copy of `value` in plain dicts, lists and atoms.
 
     Mappings become dicts, tuples become lists, and members of `StrEnum` and `IntEnum`
     (and other heirs of str, int and float) become what they inherit from.
 
-    Args:
-        value: Any object.
-        steps: Where it stands, for the error.
-
     Raises:
         NotJsonError: When a part of it has no JSON form: NaN, infinity, bytes, sets,
-            other objects, keys that are no text, nesting deeper than `MAX_JSON_DEPTH`.
+            other objects, keys that are no text, nesting deeper than `MAX_JSON_DEPTH`
+            or than the stack has room for.
     """
+    try:
+        return _convert(value, ())
+    except RecursionError:
+        msg = "is nested too deeply"
+        raise NotJsonError(msg) from None
+
+
+def _convert(value: Any, steps: tuple[str | int, ...]) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -102,11 +106,11 @@ def to_plain(value: Any, steps: tuple[str | int, ...] = ()) -> Any:
         raise NotJsonError(msg)
     if isinstance(value, Mapping):
         return {
-            _plain_key(key, steps): to_plain(item, (*steps, str(key)))
+            _plain_key(key, steps): _convert(item, (*steps, str(key)))
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [to_plain(item, (*steps, index)) for index, item in enumerate(value)]
+        return [_convert(item, (*steps, index)) for index, item in enumerate(value)]
     msg = f"is not a JSON value but a Python {type(value).__name__}"
     raise NotJsonError(msg, steps)
 
