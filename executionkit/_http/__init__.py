@@ -2,9 +2,9 @@
 
 | name | needs | notes |
 |---|---|---|
-| `aiohttp` | extra `fast` | the fastest; taken when installed |
-| `httpx2`, `httpx` | extra `httpx` | one client with the SDKs |
-| `stdlib` | nothing | always there |
+| `aiohttp` | extra `fast` | taken when installed |
+| `httpx2`, `httpx` | extra `httpx` | the client of the SDKs; several times the CPU |
+| `stdlib` | nothing | always there, and the leanest, see `bench/bench_http.py` |
 
 All three behave alike, down to the errors; one suite of tests holds them to that. They
 speak HTTP/1.1, never follow redirects, keep no cookies, read no `.netrc`, honour the

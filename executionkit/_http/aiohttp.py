@@ -1,4 +1,4 @@
-"""The transport on aiohttp: the fastest of the three, with a C parser."""
+"""The transport on aiohttp: proven, with a parser in C."""
 
 from __future__ import annotations
 

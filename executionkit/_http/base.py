@@ -92,7 +92,7 @@ class tick:  # noqa: N801 - awaited like a function
 class _LoopClient(Generic[_ClientT]):
     """The client of one loop, and the responses that are being read from it."""
 
-    __slots__ = ("calls", "client", "closer", "readers", "slots")
+    __slots__ = ("calls", "client", "closer", "closing", "readers", "slots")
 
     def __init__(
         self,
@@ -104,6 +104,8 @@ class _LoopClient(Generic[_ClientT]):
         self.slots = asyncio.Semaphore(max_connections)
         self.calls: set[Call] = set()  # waiting for a slot, or for headers
         self.readers: set[Reader] = set()
+        self.closing: set[asyncio.Task[None]] = set()
+        # It gets no reference to this object: a transport that nobody holds shall go.
         self.closer = _close_at_end(client, close, self.calls, self.readers)
         with suppress(StopIteration):  # runs to its `yield`: parks it in the loop
             self.closer.asend(None).send(None)
@@ -218,7 +220,7 @@ class BaseTransport(Generic[_ClientT]):
         finally:
             entry.calls.discard(call)
         try:
-            reader = Reader(raw, call, entry.release, deadline)
+            reader = Reader(raw, call, entry, deadline)
         except BaseException:
             entry.slots.release()
             await raw.abort()
@@ -354,13 +356,4 @@ class BodyStream:
         if reader is None or reader.closed or self._loop.is_closed():
             return
         with suppress(RuntimeError):  # closed in this very moment
-            self._loop.call_soon_threadsafe(_abort_soon, self._loop, reader)
-
-
-def _abort_soon(loop: asyncio.AbstractEventLoop, reader: Reader) -> None:
-    task = loop.create_task(reader.abort())
-    _aborting.add(task)
-    task.add_done_callback(_aborting.discard)
-
-
-_aborting: set[asyncio.Task[None]] = set()
+            self._loop.call_soon_threadsafe(reader.abort_soon)

@@ -5,8 +5,9 @@ A backend hands over a `RawResponse`; `Reader` makes the body of it.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from executionkit._http.failures import BodyTooLargeError, WireError
@@ -15,7 +16,7 @@ from executionkit._http.limits import Limit, LimitReachedError, within
 if TYPE_CHECKING:
     from executionkit._http.prepare import Call
 
-__all__ = ("Inflate", "RawResponse", "Reader")
+__all__ = ("Inflate", "Owner", "RawResponse", "Reader")
 
 _PIECE = 1 << 20
 """Bytes that one step of decompression yields at most."""
@@ -52,6 +53,17 @@ class RawResponse(Protocol):
 
     async def abort(self) -> None:
         """Close the connection at once. Called at most once, never after the end."""
+        ...
+
+
+class Owner(Protocol):
+    """Whom a reader tells that it is done."""
+
+    closing: set[asyncio.Task[None]]
+    """Readers that are being aborted because nobody holds them any more."""
+
+    def release(self, reader: Reader) -> None:
+        """Its connection is free, or closed. Called once."""
         ...
 
 
@@ -138,7 +150,7 @@ class Reader:
     Args:
         raw: What the backend gave.
         call: The request and its limits.
-        release: Called once with the reader, when the connection is not needed any more.
+        owner: Told once, when the connection is not needed any more.
         deadline: Monotonic time at which the total limit ends; None when the caller
             watches over it.
     """
@@ -148,9 +160,10 @@ class Reader:
         "_deadline",
         "_inflate",
         "_raw",
-        "_release",
+        "closed",
         "complete",
         "headers",
+        "owner",
         "status",
     )
 
@@ -158,7 +171,7 @@ class Reader:
         self,
         raw: RawResponse,
         call: Call,
-        release: Callable[[Reader], None],
+        owner: Owner,
         deadline: float | None,
     ) -> None:
         self.status = raw.status
@@ -166,7 +179,8 @@ class Reader:
         self.complete = False
         self._raw = raw
         self._call = call
-        self._release: Callable[[Reader], None] | None = release
+        self.owner = owner
+        self.closed = False
         self._deadline = deadline
         self._inflate = _inflate_for(raw.headers)
 
@@ -200,21 +214,23 @@ class Reader:
 
     async def abort(self) -> None:
         """Close the connection at once, unless the body is complete. Idempotent."""
-        if self._release is None:
+        if self.closed:
             return
         self._done()
         if not self._raw.complete:
             await self._raw.abort()
 
-    @property
-    def closed(self) -> bool:
-        """Whether the connection has been given back or closed."""
-        return self._release is None
+    def abort_soon(self) -> None:
+        """`abort` in a task of its own; for those who cannot wait."""
+        closing = self.owner.closing
+        task = asyncio.ensure_future(self.abort())
+        closing.add(task)
+        task.add_done_callback(closing.discard)
 
     def _done(self) -> None:
-        release, self._release = self._release, None
-        if release is not None:
-            release(self)
+        if not self.closed:
+            self.closed = True  # given back, or about to be closed
+            self.owner.release(self)
 
     async def _next_inflated(self, inflate: Inflate) -> bytes:
         while True:

@@ -170,7 +170,7 @@ class _Clients:
                     max_keepalive_connections=None,
                     keepalive_expiry=KEEPALIVE_SECONDS,
                 ),
-                proxy=None if proxy is None else proxy.url,
+                proxy=self._proxy(proxy),
             )
         except (ImportError, ValueError):
             kind = "" if proxy is None else proxy.scheme
@@ -188,6 +188,12 @@ class _Clients:
         return library.AsyncClient(
             transport=transport, timeout=None, trust_env=False, follow_redirects=False
         )
+
+    def _proxy(self, proxy: Proxy | None) -> Any:
+        if proxy is None:
+            return None
+        tls = self._tls if proxy.scheme == "https" else None
+        return self._library.Proxy(proxy.url, ssl_context=tls)
 
     async def close(self) -> None:
         """Close those that are ours."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,8 @@ class Call:
         """End the request now: its transport is being closed."""
         self.aborted = True
         # The base's method, for a scope may run on a clock that stands still.
-        asyncio.Timeout.reschedule(self.scope, 0.0)
+        with suppress(RuntimeError):  # it is ending by itself
+            asyncio.Timeout.reschedule(self.scope, 0.0)
 
     @property
     def needs_length(self) -> bool:

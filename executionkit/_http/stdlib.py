@@ -82,14 +82,15 @@ class _Pool:
         """A new connection to where `route` leads, TLS included."""
         target, proxy = call.target, route[1]
         hop = target if proxy is None else proxy
-        sock = await open_socket(self._resolver, hop.host, hop.port, call.clock)
         secure = hop.scheme == "https"
+        context = self._context() if secure else None
+        sock = await open_socket(self._resolver, hop.host, hop.port, call.clock)
         connection = Connection(self, route)
         try:
             await self.loop.create_connection(
                 lambda: connection,
                 sock=sock,
-                ssl=self._context() if secure else None,
+                ssl=context,
                 server_hostname=hop.host if secure else None,
             )
             if proxy is not None and target.scheme == "https":

@@ -383,7 +383,8 @@ class TestTls:
 class TunnelProxy:
     """A proxy that knows `CONNECT` only."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self, status: int = 200, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.heads: list[str] = []
         self._status = status
         self._server: asyncio.Server | None = None
@@ -391,9 +392,12 @@ class TunnelProxy:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", 0, ssl=self._tls
+        )
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://user:p%40ss@127.0.0.1:{port}"
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://user:p%40ss@127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -470,8 +474,10 @@ class TestProxies:
         assert no.accepted == 0
 
     @pytest.mark.req("http.proxies")
+    @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
     async def test_secure_requests_go_through_a_tunnel(
         self,
+        secure: bool,
         open_one: Open,
         monkeypatch: pytest.MonkeyPatch,
         server_tls: ssl.SSLContext,
@@ -479,7 +485,7 @@ class TestProxies:
     ) -> None:
         async with (
             ScriptedServer(Reply(body=b"secret"), tls=server_tls) as server,
-            TunnelProxy() as proxy,
+            TunnelProxy(tls=server_tls if secure else None) as proxy,
         ):
             monkeypatch.setenv("HTTPS_PROXY", proxy.url)
             transport = open_one(tls=client_tls)
