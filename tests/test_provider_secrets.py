@@ -137,3 +137,14 @@ async def test_a_key_in_an_own_header_is_a_secret_too() -> None:
         )
         for error in await failures(provider):
             assert KEY not in "".join(everything(error))
+
+
+@pytest.mark.req("OB-04")
+def test_what_must_not_be_shown_is_known_by_its_value() -> None:
+    base = f"http://me:{PASSWORD}@h.example?key={QUERY}"
+    for provider in (
+        Provider(base, "m", KEY),
+        AnthropicProvider("m", KEY, base_url=base),
+        Provider(base, "m", headers={"X-Goog-Api-Key": KEY}),
+    ):
+        assert set(SECRETS) <= set(provider._endpoint.secrets)

@@ -16,6 +16,7 @@ from executionkit._llm import (
     UsageUpdate,
     usage_of,
 )
+from executionkit._wire import openai_calls
 from executionkit._wire.openai import parse_completion
 from executionkit._wire.openai_stream import ChatAssembler
 from executionkit.errors import (
@@ -430,8 +431,18 @@ class TestCallPieces:
             ToolCallDelta(1, "c2", "g", "{}"),
         ]
 
-    def test_looking_whether_a_call_is_whole_stays_linear(self) -> None:
-        """A text argument full of braces is looked at a few times, not at each piece."""
+    @pytest.mark.req("D-42")
+    def test_looking_whether_a_call_is_whole_stays_linear(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """D-42: a text full of braces is looked at a few times, not at each piece."""
+        looked: list[str] = []
+
+        def counted(text: str) -> Any:
+            looked.append(text)
+            return json.loads(text)
+
+        monkeypatch.setattr(openai_calls, "loads_json", counted)
         braces = [piece("{}", index=0) for _ in range(3000)]
         (only,) = calls_of(
             piece('{"code": "{}', index=0, call_id="c", name="f"),
@@ -439,6 +450,7 @@ class TestCallPieces:
             piece('"}', index=0),
         )
         assert only[2]["code"] == "{}" * 3001
+        assert len(looked) <= 8
 
 
 def test_both_transports_read_a_reply_alike() -> None:
