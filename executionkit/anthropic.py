@@ -14,6 +14,7 @@ from executionkit._endpoint import (
     ProviderBase,
     TextStream,
     make_endpoint,
+    refuse_streaming,
 )
 from executionkit._llm import LLMResponse, Omit
 from executionkit._redact import redact_url
@@ -92,7 +93,7 @@ class AnthropicProvider(ProviderBase):
     """`"aiohttp"`, `"httpx2"`, `"httpx"`, `"stdlib"`, or a transport, which its owner
     closes. None = the best one that is installed."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
     """Sent with every request (`anthropic-beta`, ...); they win."""
 
     max_connections: int = 1000
@@ -106,13 +107,14 @@ class AnthropicProvider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", self.api_key.strip())
-        put(self, "headers", freeze_mapping(self.headers))
+        headers = freeze_mapping(self.headers)
+        put(self, "headers", headers)
         options = Options(
             timeout=self.timeout,
             idle_timeout=self.idle_timeout,
             connect_timeout=self.connect_timeout,
             transport=self.transport,
-            headers=self.headers,
+            headers=headers,
             max_connections=self.max_connections,
         )
         own = {"anthropic-version": ANTHROPIC_VERSION}
@@ -153,6 +155,7 @@ class AnthropicProvider(ProviderBase):
                 that cannot be translated.
             ValueError: The same for single values.
         """
+        refuse_streaming(kwargs)
         body, answer = self._body(messages, temperature, max_tokens, tools, kwargs)
         return await self._ask(
             body,

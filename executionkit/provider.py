@@ -20,6 +20,7 @@ from executionkit._endpoint import (
     ProviderBase,
     TextStream,
     make_endpoint,
+    refuse_streaming,
 )
 from executionkit._llm import (
     OMIT,
@@ -185,7 +186,7 @@ class Provider(ProviderBase):
     """`"aiohttp"`, `"httpx2"`, `"httpx"`, `"stdlib"`, or a transport, which its owner
     closes. None = the best one that is installed."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
     """Sent with every request; they win over those of the provider."""
 
     max_connections: int = 1000
@@ -199,13 +200,14 @@ class Provider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", self.api_key.strip())
-        put(self, "headers", freeze_mapping(self.headers))
+        headers = freeze_mapping(self.headers)
+        put(self, "headers", headers)
         options = Options(
             timeout=self.timeout,
             idle_timeout=self.idle_timeout,
             connect_timeout=self.connect_timeout,
             transport=self.transport,
-            headers=self.headers,
+            headers=headers,
             max_connections=self.max_connections,
         )
         key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -261,6 +263,7 @@ class Provider(ProviderBase):
             TypeError: When the request holds something that is not JSON.
             ValueError: The same for NaN and infinity.
         """
+        refuse_streaming(kwargs)
         body = self._body(messages, temperature, max_tokens, tools, kwargs)
         return await self._ask(body, parse_completion)
 

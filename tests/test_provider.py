@@ -94,6 +94,7 @@ class TestValue:
         assert not hasattr(provider, "__dict__")
         with pytest.raises(TypeError):
             provider.headers["X-A"] = "2"  # type: ignore[index]
+        assert Provider("http://h.example", "m", headers=None).headers == {}
         same = Provider("http://h.example", "m", KEY, headers={"X-A": "1"})
         assert provider == same
         assert hash(provider) == hash(same)
@@ -258,6 +259,10 @@ class TestRequest:
             await provider.complete(USER, seed=object())
         with pytest.raises(TypeError, match="cannot be sent"):
             provider.stream(USER, seed=object())
+
+    async def test_a_stream_is_not_awaited_as_one_answer(self) -> None:
+        with pytest.raises(ValueError, match=r"use `stream\(\)`"):
+            await Provider("http://h.example", "m").complete(USER, stream=True)
 
     async def test_the_messages_are_taken_when_the_stream_is_made(self) -> None:
         messages = [{"role": "user", "content": "first"}]

@@ -11,13 +11,24 @@ from executionkit._wire.failures import refuse
 from executionkit.observability import llm_span, record_llm_span_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from executionkit._endpoint.requests import Endpoint
     from executionkit.observability import Span
     from executionkit.types import JsonValue
 
-__all__ = ("ProviderBase", "record_usage")
+__all__ = ("ProviderBase", "record_usage", "refuse_streaming")
+
+
+def refuse_streaming(options: Mapping[str, Any]) -> None:
+    """Refuse `stream=True` where one answer is awaited.
+
+    Raises:
+        ValueError: Naming what to call instead.
+    """
+    if options.get("stream") is True:
+        msg = "`complete` cannot be called with `stream=True`; use `stream()` instead"
+        raise ValueError(msg)
 
 
 def record_usage(span: Span, model: str, response: LLMResponse) -> None:

@@ -6,6 +6,7 @@ What has Anthropic's form already passes through as it is, `cache_control` inclu
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,24 +34,40 @@ _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 
 
 class ToolIds:
-    """Call ids as Anthropic takes them: letters, digits, `_` and `-`, each distinct."""
+    """Call ids as Anthropic takes them: letters, digits, `_` and `-`, each one once.
 
-    __slots__ = ("_given", "_taken")
+    Models and servers use an id again in a later turn. So a result belongs to the first
+    call of its id that has none yet, not to the id.
+    """
+
+    __slots__ = ("_last", "_open", "_taken")
 
     def __init__(self) -> None:
-        self._given: dict[str, str] = {}
+        self._open: dict[str, deque[str]] = {}
+        self._last: dict[str, str] = {}
         self._taken: set[str] = set()
 
-    def __call__(self, call_id: object) -> str:
-        """The same answer for the same id, another one for another id."""
-        text = call_id if isinstance(call_id, str) else str(call_id)
-        if text not in self._given:
-            clean = _BAD_ID_CHARS.sub("_", text) or "call"
-            while clean in self._taken:
-                clean += "_"
-            self._taken.add(clean)
-            self._given[text] = clean
-        return self._given[text]
+    def call(self, call_id: object) -> str:
+        """The id to send for a call."""
+        given = str(call_id)
+        base = _BAD_ID_CHARS.sub("_", given) or "call"
+        sent = base
+        number = 2
+        while sent in self._taken:
+            sent = f"{base}-{number}"
+            number += 1
+        self._taken.add(sent)
+        self._open.setdefault(given, deque()).append(sent)
+        self._last[given] = sent
+        return sent
+
+    def result(self, call_id: object) -> str:
+        """The id to send for a result."""
+        given = str(call_id)
+        waiting = self._open.get(given)
+        if waiting:
+            return waiting.popleft()
+        return self._last.get(given) or self.call(given)
 
 
 def _source(url: str) -> dict[str, Any]:

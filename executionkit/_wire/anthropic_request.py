@@ -64,7 +64,7 @@ def to_anthropic_messages(
         if role == "assistant":
             blocks = _assistant_blocks(message, ids)
         elif role in {"tool", "function"}:
-            call_id = ids(message.get("tool_call_id", message.get("name", "")))
+            call_id = ids.result(message.get("tool_call_id", message.get("name", "")))
             blocks = [tool_result(call_id, message)]
             role = "user"
         else:
@@ -97,25 +97,26 @@ def _short(turn: dict[str, Any]) -> dict[str, Any]:
 
 def _native(block: dict[str, Any], ids: ToolIds) -> dict[str, Any]:
     if block.get("type") == "tool_result" and "tool_use_id" in block:
-        return {**block, "tool_use_id": ids(block["tool_use_id"])}
+        return {**block, "tool_use_id": ids.result(block["tool_use_id"])}
     if block.get("type") == "tool_use" and "id" in block:
-        return {**block, "id": ids(block["id"])}
+        return {**block, "id": ids.call(block["id"])}
     return block
 
 
 def _assistant_blocks(message: Mapping[str, Any], ids: ToolIds) -> list[dict[str, Any]]:
     thoughts = message.get("thinking_blocks") or ()
     blocks = [dict(block) for block in thoughts if isinstance(block, Mapping)]
-    blocks += [_native(block, ids) for block in blocks_of(message.get("content"))]
-    present = {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    own = blocks_of(message.get("content"))
+    blocks += [_native(block, ids) for block in own]
+    present = [block.get("id") for block in own if block.get("type") == "tool_use"]
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             msg = "each of `tool_calls` must be an object with a `function` object"
             raise TypeError(msg)
-        call_id = ids(call.get("id"))
-        if call_id not in present:
+        if call.get("id") not in present:
             arguments = _arguments(function.get("arguments"))
+            call_id = ids.call(call.get("id"))
             blocks.append(tool_use(call_id, function.get("name"), arguments))
     return blocks
 

@@ -6,7 +6,6 @@ stands for.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Mapping
@@ -154,10 +153,12 @@ def _plain(text: str) -> str:
     text = text[:_SCAN_CHARS].lstrip("\ufeff \t\r\n")
     if not text.startswith("<"):
         return text
+    from html import unescape
+
     title = _TITLE.search(text)
     if title and title[1].strip():
-        return html.unescape(title[1])
-    return html.unescape(_TAG.sub(" ", text))
+        return unescape(title[1])
+    return unescape(_TAG.sub(" ", text))
 
 
 def _word(value: object) -> str:

@@ -262,9 +262,32 @@ class TestMessages:
         )
         ids = [block["id"] for block in got[0]["content"]]
         assert len(set(ids)) == 3
-        assert all(set(i) <= set("fn_1call-") for i in ids)
+        assert all(set(i) <= set("fn_1call-2") for i in ids)
         results = {b["tool_use_id"]: b["content"] for b in got[1]["content"]}
         assert [results[i] for i in ids] == ["A", "B", "C"]
+
+    @pytest.mark.req("TC-13")
+    def test_an_id_used_again_in_a_later_turn_is_another_call(self) -> None:
+        """TC-13: three rounds, each result next to its own call; the API wants distinct ids."""
+        rounds = [
+            message
+            for answer in ("A", "B", "C")
+            for message in (
+                {"role": "assistant", "tool_calls": [call("search:0")]},
+                {"role": "tool", "tool_call_id": "search:0", "content": answer},
+            )
+        ]
+        got = turns(*rounds)
+        assert [turn["role"] for turn in got] == ["assistant", "user"] * 3
+        calls = [turn["content"][0]["id"] for turn in got[::2]]
+        results = [turn["content"][0] for turn in got[1::2]]
+        assert len(set(calls)) == 3
+        assert [result["tool_use_id"] for result in results] == calls
+        assert [result["content"] for result in results] == ["A", "B", "C"]
+
+    def test_a_result_without_a_call_keeps_its_id(self) -> None:
+        (turn,) = turns({"role": "tool", "tool_call_id": "x", "content": "A"})
+        assert turn["content"][0]["tool_use_id"] == "x"
 
     @pytest.mark.req("TC-02", "TC-07")
     @pytest.mark.parametrize("arguments", ["", None, "{broken", "[1]", 3])
