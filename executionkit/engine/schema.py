@@ -105,10 +105,14 @@ def _text(schema: object) -> str:
 @lru_cache(maxsize=_MAX_KEPT)
 def _compile(text: str, backend: str) -> Validator:
     # The text is the key because Python's own equality takes `1` for `true`.
-    schema: Schema = json.loads(text)
-    dialect = dialect_of(schema)
-    check_references(schema, dialect)
-    return _maker(backend)(schema, dialect)
+    try:
+        schema: Schema = json.loads(text)
+        dialect = dialect_of(schema)
+        check_references(schema, dialect)
+        return _maker(backend)(schema, dialect)
+    except RecursionError:
+        msg = "the schema is nested too deeply"
+        raise SchemaError(msg) from None
 
 
 def _maker(backend: str) -> Callable[[Schema, Dialect], Validator]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from types import MappingProxyType
 from typing import Any
 
@@ -144,6 +145,34 @@ class TestDecodeArguments:
         )
         assert str(again) == "m"
         assert issubclass(ArgumentsError, ValueError)
+
+    def test_a_shallow_stack_is_an_error_and_never_a_recursion_error(self) -> None:
+        text = '{"a": ' + "[" * 300 + "]" * 300 + "}"
+
+        def deeper(levels: int) -> Any:
+            return deeper(levels - 1) if levels else decode_arguments(text)
+
+        frames = 0
+        frame: Any = sys._getframe()
+        while frame is not None:
+            frame = frame.f_back
+            frames += 1
+        room = sys.getrecursionlimit() - frames
+        assert deeper(room - 400) == json.loads(text)
+        with pytest.raises(ArgumentsError, match="deep"):
+            deeper(room - 150)
+
+    def test_no_room_to_look_at_a_value_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from executionkit.engine import schema_coerce
+
+        def full(_value: Any) -> bool:
+            raise RecursionError
+
+        monkeypatch.setattr(schema_coerce, "is_plain", full)
+        with pytest.raises(ArgumentsError, match="nested too deeply"):
+            decode_arguments("{}")
 
     @pytest.mark.req("TC-03")
     @given(st.text(max_size=30) | st.text('{}[]":,0a \\ntru', max_size=30))

@@ -414,6 +414,11 @@ def test_a_value_is_made_from_json(tp: Any, value: Any, made: Any) -> None:
     assert type(result) is type(made)
 
 
+def test_a_union_parses_again_and_again() -> None:
+    _, parse = schema_for_type(list[int | dt.date])
+    assert parse([1, "2024-05-01", 2]) == [1, dt.date(2024, 5, 1), 2]
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (int, "42", "expected type integer, got string"),
     (int, True, "expected type integer, got boolean"),
@@ -535,6 +540,16 @@ def test_a_type_that_is_used_once_stands_where_it_is_used() -> None:
 
 
 @pytest.mark.req("schema.from-type")
+def test_metadata_that_is_not_hashable_may_stand_anywhere() -> None:
+    counted = Annotated[int, {"minimum": 1}]
+    boxed = Box[counted]
+    schema = schema_of(tuple[boxed, boxed])
+    (definition,) = schema["$defs"].values()
+    assert definition["properties"]["item"] == {"type": "integer", "minimum": 1}
+    assert parsed(dict[str, counted], {"a": 1}) == {"a": 1}
+
+
+@pytest.mark.req("schema.from-type")
 def test_two_types_of_one_name_keep_apart() -> None:
     def make(kind: type) -> Any:
         @dataclass
@@ -603,6 +618,15 @@ def test_an_error_of_a_value_survives_pickling() -> None:
         )
     )
     assert str(error) == "`a`: m; n"
+
+
+def test_a_type_alias_stands_for_its_type() -> None:
+    ids = typing_extensions.TypeAliasType("ids", list[int])
+    many = typing_extensions.TypeAliasType("many", list[T], type_params=(T,))
+    assert schema_of(ids) == {"type": "array", "items": {"type": "integer"}}
+    assert schema_of(many[int]) == schema_of(ids)
+    assert set(schema_of(tuple[ids, ids])["$defs"]) == {"ids"}
+    assert parsed(many[Color], ["red"]) == [Color.RED]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="`type` statements")
@@ -752,6 +776,13 @@ class Whole(BaseModel):
 
         schema = parameters(run)
         assert schema["properties"]["part"]["default"] == {"day": "2024-05-01", "n": 2}
+
+    @pytest.mark.req("schema.models")
+    def test_a_closed_model_stays_closed(self) -> None:
+        pydantic = pytest.importorskip("pydantic")
+        closed = pydantic.ConfigDict(extra="forbid")
+        model = pydantic.create_model("Model", __config__=closed, a=(int, ...))
+        assert schema_of(list[model])["items"]["additionalProperties"] is False  # type: ignore[valid-type]
 
     @pytest.mark.req("schema.models")
     def test_a_model_without_a_schema_is_refused(self) -> None:
@@ -995,6 +1026,15 @@ class TestSchemaFromCallable:
 
         assert parameters(run)["properties"]["a"]["required"] == ["n"]
 
+    def test_a_name_that_is_not_bound_yet_is_unresolved(self) -> None:
+        def run(a: int, b: Later) -> Any:  # type: ignore[valid-type]
+            return Later
+
+        with pytest.raises(SchemaError, match="`Later` cannot be resolved"):
+            schema_from_callable(run)
+        Later = int
+        assert parameters(run)["properties"]["b"] == {"type": "integer"}
+
     def test_errors_name_the_parameter_and_the_function(self) -> None:
         def run(data: bytes) -> None: ...
 
@@ -1089,6 +1129,16 @@ class TestParserFromCallable:
         with pytest.raises(SchemaValueError) as caught:
             parse({"when": "today"})
         assert str(caught.value) == "`when`: is not an ISO 8601 date"
+
+    def test_a_choice_that_was_not_checked_is_refused_here(self) -> None:
+        def run(color: Color, mode: Literal["a"]) -> None: ...
+
+        parse = parser_from_callable(run)
+        assert parse is not None
+        with pytest.raises(SchemaValueError, match="`color`: is no Color"):
+            parse({"color": "green"})
+        with pytest.raises(SchemaValueError, match="`mode`: is no Literal"):
+            parse({"mode": "b"})
 
     def test_plain_parameters_need_no_parser(self) -> None:
         def plain(a: str, b: bool, c: Any = None, d: str = "x") -> None: ...

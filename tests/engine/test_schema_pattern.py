@@ -64,6 +64,9 @@ MATCHES: list[tuple[str, list[str], list[str]]] = [
     (r"^[\]\\^]$", ["]", "\\", "^"], ["["]),
     ("^[[.*+?(){}|$]$", ["[", ".", "*", "$", "|", "{"], ["a"]),
     ("^[a-cb-e]$", ["d"], ["f"]),
+    (r"^[^\x00-a]$", ["b", "\U0010ffff"], ["\x00", "a"]),
+    (r"^[^b-\u{10ffff}]$", ["a", "\x00"], ["b", "\U0010ffff"]),
+    (r"^[^\s\S]?$", [""], ["a", " "]),
     (r"^\.\*\+\?\(\)\[\]\{\}\|\/\^\$\\$", [".*+?()[]{}|/^$\\"], ["a"]),
     (r"^\-\@\_\ \#\:$", ["-@_ #:"], [""]),
     (r"^\t\n\r\v\f$", ["\t\n\r\v\f"], ["t"]),
@@ -276,6 +279,17 @@ class TestThroughTheBackends:
             (problem,) = check.validate(value)
             assert place in problem.message
             assert "pip install 'executionkit[jsonschema]'" in problem.message
+
+    def test_patterns_that_look_like_each_other_keep_apart(self) -> None:
+        pytest.importorskip("jsonschema")
+        both = {"allOf": [{"pattern": "^a"}, {"pattern": r"^[\x61]"}]}
+        assert compile_schema(both, backend="jsonschema").validate("b") != []
+        schema = {
+            "patternProperties": {"^a": {"type": "integer"}},
+            "properties": {"b": {"$ref": "#/patternProperties/^a"}},
+        }
+        (problem,) = compile_schema(schema, backend="jsonschema").validate({"b": 1})
+        assert "`/properties/b/$ref`" in problem.message
 
     def test_look_around_works_in_both_full_validators(self) -> None:
         pytest.importorskip("jsonschema_rs")

@@ -55,6 +55,9 @@ class BackendValidator:
             return [SchemaProblem(pointer(exc.steps), exc.message)]
         except RecursionError:
             return [SchemaProblem("", "is nested too deeply to be checked")]
+        except Exception as exc:  # noqa: BLE001 - a foreign validator's fault is no tool's
+            name = type(exc).__name__
+            return [SchemaProblem("", f"could not be checked: {name} in the validator")]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} backend={self._backend!r}>"

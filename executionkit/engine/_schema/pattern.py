@@ -17,7 +17,6 @@ from executionkit.engine._schema.regex import (
     Alternatives,
     Characters,
     Edge,
-    Look,
     Node,
     PatternError,
     Repeat,
@@ -168,7 +167,7 @@ class _Compiler:
             self._write_alternatives(node)
         elif isinstance(node, Repeat):
             self._write_repeat(node)
-        elif isinstance(node, Look):
+        else:
             msg = "look-around cannot be matched without an extra package"
             raise PatternError(msg)
 

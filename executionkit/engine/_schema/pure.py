@@ -54,9 +54,6 @@ def make_pure(schema: Schema, dialect: Dialect) -> BackendValidator:
     except package.SchemaError as exc:
         steps = [patterns.original(step) for step in exc.absolute_path]
         raise SchemaError(exc.message, pointer(steps)) from None
-    except RecursionError:
-        msg = "the schema is nested too deeply for this validator"
-        raise SchemaError(msg) from None
     if patterns.unsupported:
         return RefusingValidator("jsonschema", patterns.unsupported)
     _spell_out_false(schema)
@@ -87,7 +84,7 @@ class _Patterns:
         """The patterns that cannot be rewritten, each with its place."""
 
         self._originals: dict[str, str] = {}
-        for steps, part in reachable_schemas(schema):
+        for steps, part in list(reachable_schemas(schema)):
             self._rewrite(part, steps)
 
     def original(self, text: Any) -> Any:
@@ -98,6 +95,10 @@ class _Patterns:
         pattern = part.get("pattern")
         if isinstance(pattern, str):
             part["pattern"] = self._translate(pattern, (*steps, "pattern"))
+        reference = part.get("$ref")
+        if isinstance(reference, str) and "/patternProperties/" in reference:
+            # It would lead to a pattern that is written differently now.
+            self.unsupported.append(f"`{pointer((*steps, '$ref'))}`")
         keyed = part.get("patternProperties")
         if isinstance(keyed, dict):
             renamed: dict[str, Any] = {}
@@ -109,8 +110,6 @@ class _Patterns:
             part["patternProperties"] = renamed
 
     def _translate(self, pattern: str, steps: tuple[Step, ...]) -> str:
-        if pattern in self._originals:
-            return pattern
         try:
             translated = to_python(parse_pattern(pattern))
             re.compile(translated)

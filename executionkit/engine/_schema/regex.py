@@ -343,6 +343,8 @@ def to_python(node: Node) -> str:
 
 
 def _python_class(node: Characters) -> str:
+    if not node.ranges:
+        return "(?!)"
     shown = "".join(
         _python_character(first)
         + (f"-{_python_character(last)}" if last > first else "")

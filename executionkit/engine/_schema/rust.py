@@ -85,7 +85,7 @@ def make_rust(schema: Schema, dialect: Dialect) -> BackendValidator:
         compiled = build(_encodable(schema), **options)
     except package.ValidationError as exc:
         raise SchemaError(exc.message, pointer(exc.instance_path)) from None
-    except (ValueError, package.ReferencingError, RecursionError) as exc:
+    except (ValueError, package.ReferencingError) as exc:
         raise SchemaError(str(exc)) from None
     return _RustValidator(compiled)
 
