@@ -41,6 +41,7 @@ RANKS: dict[str, int] = {
     "_json_tools": 3,
     "_wire": 3,
     "backends": 3,
+    "_usage": 2,
     "cost": 3,
     "observability": 3,
     "_endpoint": 4,
