@@ -321,7 +321,7 @@ def parse_offer(
         tools: What was on offer; needed only to know calls in the form
             `{"name": ..., "arguments": ...}` from answers.
     """
-    known = {_function(tool).name for tool in tools}
+    known = [_function(tool).name for tool in tools]
     try:
         value: Any = extract_json(text)
     except ValueError:
@@ -351,7 +351,7 @@ def _answer_in(value: Mapping[str, Any]) -> str | None:
     return json.dumps(answer, ensure_ascii=False)
 
 
-def _call_in(value: object, known: set[str]) -> ToolCall | CallProblem | None:
+def _call_in(value: object, known: Sequence[str]) -> ToolCall | CallProblem | None:
     """The call that an object stands for; None = it is none."""
     if not isinstance(value, Mapping):
         return None

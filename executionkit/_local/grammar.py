@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
 from executionkit._local.grammar_values import (
     BOUNDS,
     INT_MAX,
     INT_MIN,
+    MAX_COUNT,
     OF_ARRAY,
     OF_OBJECT,
     OF_STRING,
@@ -25,6 +26,7 @@ from executionkit._local.grammar_values import (
     check_range,
     ends,
     guess_type,
+    is_count,
     is_exact,
     is_names,
     is_safe_pattern,
@@ -40,7 +42,6 @@ _MAX_DEPTH: Final = 24
 """Nesting below which any value is allowed; the engine gives up not far beyond."""
 
 _MAX_NODES: Final = 1000
-_MAX_COUNT: Final = 10_000
 _FORMATS: Final = frozenset(
     {
         *("date", "time", "date-time", "duration", "email"),
@@ -118,10 +119,6 @@ def _starts(built: JsonObject) -> tuple[str, ...]:
     return tuple(chain.from_iterable(starts)) if all(starts) else ()
 
 
-def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= _MAX_COUNT
-
-
 class _Rebuilder:
     """Rebuilds one schema, remembering references and what was left out."""
 
@@ -147,9 +144,6 @@ class _Rebuilder:
         if depth > _MAX_DEPTH:
             self.notes.append(f"{path} is too deep to be enforced")
             return {}
-        for key in schema.keys() - _KEPT - _SILENT:
-            if not key.startswith("x-"):
-                self._leave_out(key, path)
         return self._combined(schema, path, depth)
 
     def _combined(
@@ -157,6 +151,9 @@ class _Rebuilder:
     ) -> dict[str, Any]:
         if "allOf" in schema:
             schema = self._all_of(schema, path, 0)
+        for key in sorted(schema.keys() - _KEPT - _SILENT):
+            if not key.startswith("x-"):
+                self._leave_out(key, path)
         if "$ref" in schema:
             return self._reference(schema, path, depth)
         for key in ("anyOf", "oneOf"):
@@ -189,10 +186,8 @@ class _Rebuilder:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(target, dict) and key in target:
                 target = target[key]
-            elif (
-                isinstance(target, list) and key.isdecimal() and len(key) < len("1000")
-            ):
-                target = target[int(key)] if int(key) < len(target) else None
+            elif isinstance(target, list) and key in map(str, range(len(target))):
+                target = target[int(key)]
             else:
                 raise refusal(path, f"`$ref` {pointer!r} points at nothing")
         return target
@@ -300,11 +295,11 @@ class _Rebuilder:
     ) -> dict[str, int]:
         found: dict[str, int] = {}
         for key in (low, high):
-            if _is_count(schema.get(key)):
+            if is_count(schema.get(key)):
                 found[key] = schema[key]
             elif key in schema:
                 self._leave_out(key, path)
-        if found.get(low, 0) > found.get(high, _MAX_COUNT):
+        if found.get(low, 0) > found.get(high, MAX_COUNT):
             raise refusal(path, f"`{low}` is larger than `{high}`")
         return found
 

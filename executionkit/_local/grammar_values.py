@@ -17,6 +17,7 @@ __all__ = (
     "BOUNDS",
     "INT_MAX",
     "INT_MIN",
+    "MAX_COUNT",
     "OF_ARRAY",
     "OF_OBJECT",
     "OF_STRING",
@@ -24,6 +25,7 @@ __all__ = (
     "check_range",
     "ends",
     "guess_type",
+    "is_count",
     "is_exact",
     "is_names",
     "is_safe_pattern",
@@ -34,6 +36,7 @@ __all__ = (
 
 INT_MIN: Final = -(2**53 - 1)
 INT_MAX: Final = 2**53 - 1
+MAX_COUNT: Final = 10_000
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 OF_STRING: Final = ("minLength", "maxLength", "pattern", "format")
 OF_ARRAY: Final = ("items", "prefixItems", "minItems", "maxItems", "additionalItems")
@@ -80,6 +83,11 @@ def is_exact(value: object) -> TypeGuard[int | float]:
     if isinstance(value, int):
         return INT_MIN <= value <= INT_MAX
     return math.isfinite(value) and "e" not in repr(value)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a length that the engine can keep."""
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def is_names(value: object) -> TypeGuard[list[str]]:

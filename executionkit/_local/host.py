@@ -230,7 +230,7 @@ def _leave() -> None:
     if os.getpid() != _first_process:
         libc = ctypes.CDLL(None)
         if hasattr(libc, "on_exit"):
-            libc.on_exit(libc._exit, None)
+            libc.on_exit(libc["_exit"], None)
 
 
 class EngineHost:

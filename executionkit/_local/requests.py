@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._json_tools import ParsedOffer, called_tools, offer, parse_offer
 from executionkit._llm import OMIT, TRUNCATED_REASONS, TextDelta, ToolCallDelta
-from executionkit._local.grammar import GrammarError, constrain
+from executionkit._local.grammar import Constraint, GrammarError, constrain
 from executionkit._wire.common import encode_body
 from executionkit._wire.openai import chat_body
 from executionkit._wire.openai_stream import ChatAssembler
@@ -91,25 +91,34 @@ def prepare(call: Call, info: ModelInfo) -> Prepared:
         _refuse_grammars(options)
     if _must_answer(call, choice, info):
         choice = "none"
-    try:
-        made = offer(call.tools, choice, call.messages, answer=schema)
-        wanted = made.response_format
-        if wanted is None:
-            return Prepared(_body(call, made.messages, (), options))
-        limits = constrain(wanted["json_schema"]["schema"])
-    except GrammarError as exc:
-        msg = f"the local model cannot be held to this schema: {exc}"
-        raise PermanentError(msg) from None
-    except ValueError as exc:
-        raise PermanentError(str(exc)) from None
+    messages, limits = _shape(call, choice, schema)
+    if limits is None:
+        return Prepared(_body(call, messages, (), options))
     options["grammar"] = limits.grammar
     return Prepared(
-        _body(call, made.messages, (), options),
+        _body(call, messages, (), options),
         () if choice == "none" else tuple(call.tools),
         limits.starts,
         constrained=True,
         notes=limits.notes,
     )
+
+
+def _shape(
+    call: Call, choice: object, schema: JsonObject | None
+) -> tuple[list[dict[str, Any]], Constraint | None]:
+    """The messages, and what holds the reply to its form; None = free text."""
+    try:
+        made = offer(call.tools, choice, call.messages, answer=schema)
+        wanted = made.response_format
+        if wanted is None:
+            return made.messages, None
+        return made.messages, constrain(wanted["json_schema"]["schema"])
+    except GrammarError as exc:
+        msg = f"the local model cannot be held to this schema: {exc}"
+        raise PermanentError(msg) from None
+    except ValueError as exc:
+        raise PermanentError(str(exc)) from None
 
 
 def _body(
