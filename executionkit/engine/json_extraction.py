@@ -24,6 +24,7 @@ from executionkit.engine._json.strict import (
     attempt,
     attempt_near,
     loads_json,
+    scan,
     skip_space,
     too_deep,
 )
@@ -63,6 +64,9 @@ _FENCE: Final = re.compile(r"(`{3,}|~{3,})(?:json[\w-]*)?[ \t]*\n?", re.IGNORECA
 _WORD: Final = re.compile(r"\w+")
 _BLANK: Final = "\ufeff \t\r\n"
 _SURELY_SHALLOW: Final = 2 * MAX_JSON_DEPTH
+_BRACKETS: Final = frozenset("{[")
+_BRACKET_OR_TAG: Final = re.compile(r"[{\[<]")
+_PLAIN_REST: Final = re.compile(r"(?!\s*+[,\]}])[^{\[<]*+\Z")
 _SHOWN: Final = 300
 
 
@@ -85,17 +89,17 @@ def extract_json(text: str) -> dict[str, JsonValue] | list[JsonValue]:
         ValueError: When there is no valid answer; the message says why, in brief.
     """
     try:
-        first, only = _first_value(text)
-        if first is not None and only:
+        first = _first_value(text)
+        if first is not None and first[3]:
             return first[1]  # type: ignore[no-any-return]
-        scan = Scan(text, known=first).run()
+        search = Scan(text, known=first).run()
     except RecursionError:
         # The caller's own stack is almost full; nothing can be said about the text.
         problem = "the call stack is full"
     else:
-        if scan.best is not None and not scan.best.problem:
-            return scan.best.value  # type: ignore[no-any-return]
-        problem = scan.problem
+        if search.best is not None and not search.best.problem:
+            return search.best.value  # type: ignore[no-any-return]
+        problem = search.problem
     msg = f"no valid JSON object or array in the text: {problem[:_SHOWN]}"
     raise ValueError(msg)
 
@@ -139,35 +143,28 @@ def find_json(
         return None
 
 
-def _first_value(text: str) -> tuple[tuple[int, JsonValue, int] | None, bool]:
-    """What the first bracket opens: start, value and end, and True when it is settled.
+def _first_value(text: str) -> tuple[int, JsonValue, int, bool] | None:
+    """What the first bracket opens: start, value, end, and True when it is settled.
 
-    It is settled when nothing else in the text could be JSON or hide it.
+    It is settled when nothing else in the text could be JSON, reasoning, or something
+    around it. That is the common case, so it takes two searches and no more.
     """
     start = 0
-    if text[:1] not in {"{", "["}:
-        found = OPENER.search(text)
+    if text[:1] not in _BRACKETS:
+        found = _BRACKET_OR_TAG.search(text)
         if found is None:
-            return None, False
-        start = found.end() - 1
-    outcome = attempt(text, start)
-    if isinstance(outcome, Failure):
-        return None, False
-    value, end = outcome
-    first = start, value, end
-    if start == 0 and end == len(text):
-        settled = True
-    elif _is_weak(value, end - start) or OPENER.search(text, end):
-        settled = False
-    else:
-        # Plain searches for "<" first: they cost nothing, and tags are rare.
-        settled = not (
-            (text.find("<", end) >= 0 and reasoning_tag(text, end))
-            or (text.find("<", 0, start) >= 0 and reasoning_tag(text, 0, start))
-        )
+            return None
+        start = found.start()
+    try:
+        value, end = scan(text, start)
+    except (StopIteration, ValueError, RecursionError):
+        return None
+    settled = (start == 0 and end == len(text)) or (
+        _PLAIN_REST.match(text, end) is not None and not _is_weak(value, end - start)
+    )
     if end - start > _SURELY_SHALLOW and too_deep(value, end - start):
         settled = False
-    return first, settled
+    return start, value, end, settled
 
 
 def _is_weak(value: JsonValue, size: int) -> bool:
@@ -184,19 +181,15 @@ def _find_in(
     close: bool,
     prefer: Callable[[JsonValue], bool] | None,
 ) -> JsonFinding | None:
-    first, only = _first_value(text)
-    if first is not None and only:
-        start, value, end = first
-        before = text[:start] if repair else ""
-        # Behind a bracket it may be a part of something that can be mended.
-        if "{" not in before and "[" not in before:
-            return JsonFinding(value=value, start=start, end=end)
-    scan = Scan(text, repair=repair, close=close, prefer=prefer, known=first)
-    return _finding(scan.run())
+    first = _first_value(text)
+    if first is not None and first[3]:
+        return JsonFinding(value=first[1], start=first[0], end=first[2])
+    search = Scan(text, repair=repair, close=close, prefer=prefer, known=first)
+    return _finding(search.run())
 
 
-def _finding(scan: Scan) -> JsonFinding | None:
-    best = scan.best
+def _finding(search: Scan) -> JsonFinding | None:
+    best = search.best
     if best is None or (best.problem and not best.cut):
         return None
     return JsonFinding(
@@ -204,8 +197,8 @@ def _finding(scan: Scan) -> JsonFinding | None:
         start=best.start,
         end=best.end,
         repairs=best.repairs,
-        candidates=scan.candidates,
-        ambiguous=scan.ambiguous and not best.cut,
+        candidates=search.choice.candidates,
+        ambiguous=search.ambiguous and not best.cut,
         truncated=best.cut,
     )
 

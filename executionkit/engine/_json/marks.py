@@ -6,35 +6,61 @@ import re
 import sys
 from typing import Final
 
-from executionkit.engine._json.strict import STRING
-from executionkit.engine._json.strings import QUOTES
+from executionkit.engine._json.strings import COMMENT, QUOTED, QUOTES
 
-__all__ = ("BROKEN_JSON", "LOOSE_OPENER", "OPENER", "reasoning_tag")
+__all__ = (
+    "BROKEN",
+    "JSON_AHEAD",
+    "LOOSE_BROKEN",
+    "LOOSE_OPENER",
+    "OPENER",
+    "reasoning_tag",
+)
 
-_ARRAY_START: Final = r'["\[{\]]|-?[0-9]|true|false|null|NaN|-?Infinity'
-_ODD: Final = "".join(sorted(QUOTES - {'"'}))
+_QUOTES: Final = "".join(sorted(QUOTES))
+_ATOM: Final = "-?[0-9]|-?Infinity|NaN|true|false|null"
+_WORD: Final = r'"[^"\\\n{}\[\]]{0,60}+"'
+_HALF: Final = r'"[\w $-]{1,60}+'
+_PYTHON: Final = "None|True|False"
 
 # Each alternative begins with one plain character: the search skips by those.
-_JSON_FENCE: Final = r"```json[\w-]*+\s*+[\[{]|~~~json[\w-]*+\s*+[\[{]"
+_FENCE: Final = r"```json[\w-]*+\s*+[\[{]|~~~json[\w-]*+\s*+[\[{]"
 
 OPENER: Final = re.compile(
-    rf'\{{(?=[ \t\n\r]*+["}}])|\[(?=[ \t\n\r]*+(?:{_ARRAY_START}))|{_JSON_FENCE}'
+    rf"\{{(?=\s*+[{_QUOTES}}}])|\[(?=\s*+(?:[{_QUOTES}\[{{\]]|{_ATOM}))|{_FENCE}"
 )
-"""A bracket that can open a JSON container; it is the last character of the match."""
+"""A bracket that opens JSON, or what was meant to be; the match ends with it."""
 
 LOOSE_OPENER: Final = re.compile(
-    rf'\{{(?=\s*+(?:["}}{_ODD}#]|//|/\*|\\"|[\w$-]{{1,100}}+\s*+:|[A-Za-z][\w ()-]*+"))'
-    rf"|\[(?=\s*+(?:{_ARRAY_START}|[+.][.0-9]|[{_ODD}]|//|/\*|\\\""
-    rf"|None|True|False|TRUE|FALSE|NULL))|{_JSON_FENCE}"
+    rf"\{{(?=\s*+(?:[{_QUOTES}}}]|{COMMENT}|\\\"|[\w$-]{{1,100}}+\s*+:"
+    r"|[A-Za-z][\w ()-]*+\"))"
+    rf"|\[(?=\s*+(?:[{_QUOTES}\[{{\]]|{_ATOM}|{_PYTHON}|[+.][.0-9]|{COMMENT}|\\\"))"
+    rf"|{_FENCE}"
 )
-"""A bracket that can open a container which `mend` can read."""
+"""A bracket that opens something which can perhaps be mended."""
 
-BROKEN_JSON: Final = re.compile(
-    rf"\{{\s*+{STRING}\s*+:"
-    rf"|\[[\s\[]*+(?:(?:{STRING}|-?[0-9][0-9.eE+-]*+|true|false|null)\s*+,"
-    rf"|\{{\s*+{STRING}\s*+:)"
-)
-"""A container whose beginning leaves no doubt that it was meant to be JSON."""
+
+_VALUE: Final = r"(?:[\[{\"]|-?[0-9]|(?:true|false|null)\b)"
+
+JSON_AHEAD: Final = re.compile(rf"[,}}:]|{_VALUE}")
+"""What follows a value inside of JSON, be it broken or not."""
+
+
+def _broken(key: str) -> re.Pattern[str]:
+    value = _VALUE
+    member = rf"\{{\s*+(?:{key}\s*+:|{_WORD}\s*+{value}|{_HALF}:\s*+{value}|,)"
+    item = rf"(?:{QUOTED}|-?[0-9][0-9.eE+-]*+|true|false|null|{_PYTHON})"
+    return re.compile(
+        rf"{member}|\[[\s\[]*+(?:{member}|{item}\s*+(?:[,}}:]|{value})"
+        rf"|{_HALF},\s*+{value}|,)"
+    )
+
+
+BROKEN: Final = _broken(QUOTED)
+"""A container that was certainly meant to be JSON: it has a key, or an item."""
+
+LOOSE_BROKEN: Final = _broken(rf"(?:{QUOTED}|[A-Za-z_$][\w$-]{{0,99}}+\"?)")
+"""The same, with keys that are not, or only half, in quotes."""
 
 _TAG: Final = re.compile(
     r"<(?<!`<)(?P<close>/?)(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\b[^<>\n]{0,99}>",

@@ -20,9 +20,11 @@ from enum import IntEnum
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple
 
+from executionkit.engine._json.strings import KEY_AHEAD
 from executionkit.types import JsonValue
 
 __all__ = (
+    "GOES_ON",
     "MAX_SHORT",
     "Rank",
     "Region",
@@ -71,6 +73,12 @@ _NEAR: Final = 120
 MAX_SHORT: Final = 12
 """Characters of an array of numbers that could be a citation."""
 
+_QUOTES: Final = ('"', "'", "\u201d", "\u2019")
+GOES_ON: Final = frozenset(",]}")
+"""What follows a value that is a part of something."""
+
+_BEFORE_PART: Final = frozenset((",", "[", "{", *_QUOTES))
+_ENDS_VALUE: Final = re.compile(r"[\"'\]}0-9]\Z|\b(?:true|false|null)\Z")
 _FENCE_BEFORE: Final = re.compile(
     r"(?P<run>`{3,}|~{3,})[ \t]*(?P<name>[\w.+#-]*)(?P<rest>[^\n`]*)\Z"
 )
@@ -142,22 +150,36 @@ def net_depth(text: str, start: int, end: int) -> int:
     return opened - text.count("}", start, end) - text.count("]", start, end)
 
 
-def is_part(text: str, start: int, end: int) -> bool:
+def is_part(text: str, start: int, end: int, *, depth: int, broken: bool) -> bool:
     """Whether a value stands as if it were a member or an item of something around it.
 
-    Asked only behind a container that is broken and not closed: there `"a": {...}` is a
-    part, while `Corrected: {...}` is not.
+    `"a": {...}` in an unclosed bracket is a part, `Corrected: {...}` is not.
+
+    Args:
+        text: The text.
+        start: Where the value begins.
+        end: Where it ends.
+        depth: Brackets that are open before it.
+        broken: Whether one of them opens what was certainly meant to be JSON.
     """
-    head = text[max(0, start - _NEAR) : start].rstrip()
-    if head.endswith((",", "[", "{")):
-        return True
-    if not head.endswith(":"):
-        return False
-    name = head[:-1].rstrip()
-    if name.endswith(('"', "'", "\u201d", "\u2019")):
-        return True
     rest = text[end : end + _NEAR].lstrip()
-    return rest.startswith(("}", "]", ","))
+    goes_on = rest[:1] in GOES_ON
+    if depth == 0 and not goes_on:
+        return False
+    if goes_on and rest[0] == "," and KEY_AHEAD.match(rest[1:].lstrip()):
+        return True
+    head = text[max(0, start - _NEAR) : start].rstrip()
+    mark, before = head[-1:], head[:-1].rstrip()
+    if mark == ":" and before.endswith(_QUOTES):
+        return goes_on or depth > 0
+    if depth == 0:
+        return False
+    if not broken:
+        item = mark == "," and _ENDS_VALUE.search(before) is not None
+        return (goes_on and item) or (mark == "{" and depth > 1)
+    if mark in _BEFORE_PART:
+        return True
+    return goes_on and (mark == ":" or _ENDS_VALUE.search(head) is not None)
 
 
 def same_json(one: JsonValue, other: JsonValue) -> bool:

@@ -16,15 +16,18 @@ import re
 from typing import Any, Final, NamedTuple
 
 from executionkit._constants import MAX_JSON_DEPTH
+from executionkit.engine._json.marks import JSON_AHEAD
 from executionkit.engine._json.strict import (
     SPACE,
     TOO_DEEP,
     Failure,
     attempt,
     attempt_near,
+    skip_space,
     too_deep,
 )
 from executionkit.engine._json.strings import (
+    COMMENT,
     KEY_AHEAD,
     QUOTES,
     Place,
@@ -38,7 +41,7 @@ __all__ = ("LITERALS", "Mended", "mend")
 _MAX_NOTES: Final = 64
 
 _EXTRA: Final = re.compile(
-    r"(?P<comment>(?://|\#)[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)"
+    rf"(?P<comment>{COMMENT})"
     r"|(?:(?![ \t\n\r])\s|[\ufeff\u200b-\u200d\u2060])++"
 )
 _BARE_KEY: Final = re.compile(r"([A-Za-z_$][\w$-]{0,99}+|[0-9]{1,20}+)\s*+:")
@@ -141,6 +144,7 @@ class _Reader:
         self._root: Any = None
         self._wants_item = True
         self._last_end = 0
+        self._trailing = -1
         self._wasted = 0
         self._inner_quotes = False
         self._notes: list[str] = []
@@ -158,8 +162,7 @@ class _Reader:
                 pos = self._item(pos)
             else:
                 pos = self._next(pos)
-        if self._inner_quotes:
-            self._check_rest_of_line()
+        self._check_rest()
         if self._more:
             self._notes.append(f"{self._more} more repairs")
         return Mended(self._root, self._last_end, tuple(self._notes))
@@ -219,19 +222,32 @@ class _Reader:
         self._note(f"added the missing {missing}", self._last_end)
         self._stack.clear()
 
-    def _check_rest_of_line(self) -> None:
-        # {"a": "say "x"} now"}: the bracket may belong to the string.
+    def _check_rest(self) -> None:
+        """Refuse to have ended too early."""
         text, end = self._text, self._last_end
-        line = text.find("\n", end, self._stop)
-        rest = text[end : self._stop if line < 0 else line]
-        if any(mark in rest for mark in '"}]'):
-            raise UnreadableError(end, "more text that may belong to a string")
+        rest = skip_space(text, end)
+        ahead = text[rest : min(rest + 1, self._stop)]
+        if ahead == ",":
+            rest = skip_space(text, rest + 1)
+            goes_on = JSON_AHEAD.match(text, rest, self._stop) is not None
+        elif ahead in QUOTES:
+            goes_on = text[self._start - 1 : self._start] != ahead
+        else:
+            goes_on = ahead in {"]", "}", ":"} or (rest == end and ahead.isalnum())
+        if self._inner_quotes:
+            # {"a": "say "x"} now"}: the bracket may belong to the string.
+            line = text.find("\n", end, self._stop)
+            line = self._stop if line < 0 else line
+            goes_on = goes_on or any(text.find(m, end, line) >= 0 for m in '"}]')
+        if goes_on:
+            raise UnreadableError(end, "more text that may belong to it")
 
     def _item(self, pos: int) -> int:
         frame = self._stack[-1]
         if self._text[pos] == frame.closer:
             if frame.comma >= 0:
                 self._note("removed a trailing comma", frame.comma)
+                self._trailing = pos + 1
             return self._close(pos)
         frame.comma = -1
         if frame.closer == "}":
@@ -258,6 +274,8 @@ class _Reader:
         return pos
 
     def _lacks_comma(self, frame: _Frame, pos: int) -> bool:
+        if self._last_end == self._trailing:  # [1,] 2: or is the bracket too much?
+            return False
         if frame.closer == "}":
             return KEY_AHEAD.match(self._text, pos, self._stop) is not None
         mark = self._text[pos]

@@ -14,25 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from executionkit.engine._json.choice import Choice, Sighting
 from executionkit.engine._json.marks import (
-    BROKEN_JSON,
+    BROKEN,
+    JSON_AHEAD,
+    LOOSE_BROKEN,
     LOOSE_OPENER,
     OPENER,
     reasoning_tag,
 )
-from executionkit.engine._json.rank import (
-    Rank,
-    Region,
-    Weight,
-    fence_end,
-    is_part,
-    net_depth,
-    region_of,
-    same_json,
-    weight_of,
-)
+from executionkit.engine._json.rank import Weight, fence_end
 from executionkit.engine._json.repair import mend
 from executionkit.engine._json.strict import (
     TOO_DEEP,
@@ -47,7 +40,7 @@ from executionkit.engine._json.strict import (
 from executionkit.engine._json.strings import UnreadableError
 from executionkit.types import JsonValue
 
-__all__ = ("Scan", "Sighting")
+__all__ = ("Scan",)
 
 _CUT: Final = "cut off at the end of the text"
 _CLOSING: Final = "close"
@@ -72,23 +65,6 @@ _STUB: Final = 80
 """A container cut off this soon is one, whatever its beginning."""
 
 
-class Sighting(NamedTuple):
-    """A place where JSON is, readable or not."""
-
-    value: JsonValue
-    start: int
-    end: int
-    repairs: tuple[str, ...] = ()
-    problem: str = ""
-    """Why it cannot be used; empty when it can."""
-
-    cut: bool = False
-    """It is cut off at the end of the text."""
-
-    firm: bool = True
-    """It is JSON, or was meant to be; not only something like it."""
-
-
 def _needs(repairs: tuple[str, ...]) -> str:
     return f"not valid JSON without repair ({'; '.join(repairs[:3])})"
 
@@ -103,20 +79,17 @@ class Scan:
         repair: bool = False,
         close: bool = False,
         prefer: Callable[[JsonValue], bool] | None = None,
-        known: tuple[int, JsonValue, int] | None = None,
+        known: tuple[int, JsonValue, int, bool] | None = None,
     ) -> None:
-        self.best: Sighting | None = None
-        self.candidates = 0
+        self.choice = Choice(text, prefer)
         self.work = 0
         """Characters that were parsed in vain; at most a few times the text."""
 
         self._text = text
+        self._max_work = 2 * len(text) + 4096
         self._repair = repair
         self._may_close = close
-        self._prefer = prefer
         self._known = known
-        self._rank: Rank | None = None
-        self._tied = False
         self._unfinished = False
         self._places = 0
         self._failures = 0
@@ -125,12 +98,8 @@ class Scan:
         self._lead = skip_space(text, text.startswith("\ufeff"))
         self._tag: re.Match[str] | None = None
         self._tag_known = False
-        self._last_end = 0
-        self._last_region = Region.PROSE
         self._fence_end = 0
         self._open_fences = 0
-        self._broken_from = -1
-        self._broken_depth = 0
 
     def run(self) -> Scan:
         """Search the whole text."""
@@ -149,35 +118,37 @@ class Scan:
                 self._places = 0
                 pos = max(pos, len(text) - _TAIL)
         self._after_reasoning(len(text))
-        if self.best and self.weight < Weight.BROKEN and not self._repair:
+        if self.best and self.choice.weight < Weight.BROKEN and not self._repair:
             self._doubt()
         return self
 
     def _doubt(self) -> None:
         """Take no footnote for the answer where the answer is almost JSON."""
-        loose = Scan(self._text, repair=True).run()
+        loose = Scan(self._text, repair=True).run().choice
         best = loose.best
-        if best and best.repairs and loose.weight > self.weight:
-            self.best = best._replace(problem=_needs(best.repairs))
+        if best and best.repairs and loose.weight > self.choice.weight:
+            self.choice.best = best._replace(problem=_needs(best.repairs))
+
+    @property
+    def best(self) -> Sighting | None:
+        """The answer, or what stands in its place; None when there is neither."""
+        return self.choice.best
 
     @property
     def ambiguous(self) -> bool:
         """Whether the best value is only one of several, as far as was looked."""
-        return self._tied or self._skipped or self._bad_mends >= _MAX_BAD_MENDS
+        unsure = self._skipped or self._bad_mends >= _MAX_BAD_MENDS
+        return self.choice.tied or unsure
 
     @property
     def problem(self) -> str:
         """Why there is no answer, as far as that can be told."""
-        if self.best is not None:
-            return f"what begins at character {self.best.start} is {self.best.problem}"
+        best = self.best
+        if best is not None:
+            return f"what begins at character {best.start} is {best.problem}"
         if self._unfinished:
             return "the reasoning never ends"
         return "nothing that opens one can be read"
-
-    @property
-    def weight(self) -> Weight:
-        """The weight of the best value."""
-        return Weight.MARK if self._rank is None else self._rank.weight
 
     def _after_reasoning(self, start: int) -> int:
         """Where to go on: `start`, or the end of the reasoning that it is in."""
@@ -194,17 +165,11 @@ class Scan:
                 self._tag = None
                 return len(text)
             if tag is self._tag:  # its opening tag was in the prompt
-                self._forget()
+                self.choice.forget()
             self._tag = reasoning_tag(text, tag.end())
             if tag.end() > start:
                 return tag.end()
         return start
-
-    def _forget(self) -> None:
-        self.best = self._rank = None
-        self._tied = False
-        self.candidates = 0
-        self._broken_from = -1
 
     def _look(self, start: int, *, fenced: bool) -> int:
         """Read what opens at `start`; the position to go on from."""
@@ -217,12 +182,12 @@ class Scan:
         value, end = outcome
         deep = TOO_DEEP if too_deep(value, end - start) else ""
         notes = self._doubled_brace(start) if self._repair else ()
-        self._see(Sighting(value, start, end, notes, deep))
+        self.choice.see(Sighting(value, start, end, notes, deep))
         return self._step_over(end)
 
     def _attempt(self, start: int) -> Reading | Failure:
         if self._known and self._known[0] == start:
-            return self._known[1:]
+            return self._known[1], self._known[2]
         if self._failures < _MANY_FAILURES:
             return attempt(self._text, start)
         return attempt_near(self._text, start)
@@ -241,7 +206,12 @@ class Scan:
     def _look_inside(self, start: int, failure: Failure, *, fenced: bool) -> int:
         """Deal with a bracket that opens nothing valid."""
         text = self._text
-        meant = fenced or BROKEN_JSON.match(text, start) is not None
+        broken = LOOSE_BROKEN if self._repair else BROKEN
+        meant = (
+            fenced
+            or broken.match(text, start) is not None
+            or self._has_first_item(start)
+        )
         deep = failure.reason == TOO_DEEP
         at, reason, cut = failure
         if at < 0:
@@ -261,16 +231,32 @@ class Scan:
         elif meant:
             problem = f"broken at character {at}: {reason}"
             self._see_broken(start, at, problem, weight=Weight.BROKEN)
-        if meant and self._broken_from < 0:
-            self._broken_from, self._broken_depth = start, 0
+        if cut and at >= len(text):
+            return at  # all that is in it is a part of it
+        if meant:
+            self.choice.break_off()
         return self._resume(start, at, meant=meant)
+
+    def _has_first_item(self, start: int) -> bool:
+        """Whether an array begins with a whole container that has something to follow."""
+        text = self._text
+        first = skip_space(text, start + 1)
+        if text[start] != "[" or not text.startswith(("{", "["), first):
+            return False
+        if self.work > self._max_work:
+            return False
+        outcome = attempt_near(text, first)
+        if isinstance(outcome, Failure):
+            return False
+        self.work += outcome[1] - first
+        return JSON_AHEAD.match(text, skip_space(text, outcome[1])) is not None
 
     def _is_stub(self, start: int) -> bool:
         return len(self._text) - start <= _STUB or start <= self._lead
 
     def _resume(self, start: int, at: int, *, meant: bool) -> int:
         at = max(at, start + 1)
-        if self.work > 2 * len(self._text) + 4096:
+        if self.work > self._max_work:
             return at
         if not meant:
             return start + 1
@@ -299,7 +285,8 @@ class Scan:
             return 0
         value, end, repairs = mended
         problem = "" if self._repair else _needs(repairs)
-        self._see(Sighting(value, start, end, repairs, problem, firm=meant))
+        firm = meant and BROKEN.match(text, start) is not None
+        self.choice.see(Sighting(value, start, end, repairs, problem, firm=firm))
         return end
 
     def _end_of_fence(self, start: int) -> int:
@@ -325,60 +312,6 @@ class Scan:
         weight: Weight = Weight.CONTENT,
     ) -> None:
         stand_in: JsonValue = {} if self._text[start] == "{" else []
-        self._see(Sighting(stand_in, start, end, problem=problem, cut=cut), weight)
-
-    def _see(self, seen: Sighting, weight: Weight | None = None) -> None:
-        """Weigh one more value against the best one so far."""
-        if self._is_inside_broken(seen) or self._is_subscript(seen):
-            return
-        start, end = seen.start, seen.end
-        region = self._region(start, end)
-        preferred = False
-        if not seen.problem:
-            self.candidates += 1
-            preferred = self._prefer is not None and bool(self._prefer(seen.value))
-        if weight is None:
-            weight = weight_of(seen.value, end - start, region)
-        rank = Rank(preferred, weight, region, type(seen.value) is dict)
-        best, best_rank = self.best, self._rank
-        if best is None or best_rank is None or rank > best_rank:
-            self.best, self._rank, self._tied = seen, rank, False
-        elif rank == best_rank:
-            self._tied = self._tied or not self._same(seen, best)
-            if seen.firm >= best.firm:
-                self.best = seen
-
-    def _same(self, one: Sighting, other: Sighting) -> bool:
-        if one.problem or other.problem:
-            return False
-        if self._text[one.start : one.end] == self._text[other.start : other.end]:
-            return True
-        return same_json(one.value, other.value)
-
-    def _is_inside_broken(self, seen: Sighting) -> bool:
-        """Whether a value is only a part of something broken before it."""
-        since = self._broken_from
-        if since < 0:
-            return False
-        self._broken_depth += net_depth(self._text, since, seen.start)
-        self._broken_from = seen.start if seen.problem else seen.end
-        if self._broken_depth <= 0:
-            self._broken_from = -1
-            return False
-        return is_part(self._text, seen.start, seen.end)
-
-    def _is_subscript(self, seen: Sighting) -> bool:
-        value, start = seen.value, seen.start
-        if start == 0 or type(value) is not list or len(value) != 1:
-            return False
-        before = self._text[start - 1]
-        return type(value[0]) is int and (before.isalnum() or before in "_)]")
-
-    def _region(self, start: int, end: int) -> Region:
-        region = region_of(self._text, start, end)
-        if self._last_region is Region.JSON_FENCE and region is Region.PROSE:
-            between = self._text[self._last_end : start]
-            if not between.strip(" \t\r\n,;"):  # JSON Lines in one fence
-                region = Region.JSON_FENCE
-        self._last_end, self._last_region = end, region
-        return region
+        self.choice.see(
+            Sighting(stand_in, start, end, problem=problem, cut=cut), weight
+        )

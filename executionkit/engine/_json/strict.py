@@ -169,6 +169,9 @@ def _closing(text: str, start: int, stop: int) -> int:
     return 0
 
 
+_CONTAINERS: Final = frozenset({dict, list})
+
+
 def too_deep(value: JsonValue, size: int, limit: int = MAX_JSON_DEPTH) -> bool:
     """Whether containers in `value` are nested deeper than `limit`.
 
@@ -183,8 +186,8 @@ def too_deep(value: JsonValue, size: int, limit: int = MAX_JSON_DEPTH) -> bool:
         size: The length of its text in characters.
         limit: Levels allowed; a container without containers is one level.
     """
-    if size <= 2 * limit:  # a level takes two brackets
-        return False
+    if size <= 2 * limit or type(value) not in _CONTAINERS:
+        return False  # a level takes two brackets
     effort = size // 1024
     todo: list[tuple[Any, int]] = [(value, 1)]
     last = 0

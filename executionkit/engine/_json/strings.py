@@ -7,6 +7,7 @@ the text. Where that leaves two readings, reading fails.
 
 from __future__ import annotations
 
+import json
 import re
 from enum import Enum
 from typing import Final, NamedTuple
@@ -14,7 +15,9 @@ from typing import Final, NamedTuple
 from executionkit.engine._json.strict import STRING, Failure, attempt
 
 __all__ = (
+    "COMMENT",
     "KEY_AHEAD",
+    "QUOTED",
     "QUOTES",
     "Place",
     "TextString",
@@ -85,42 +88,57 @@ _UP_TO: Final = {
 }
 
 _STRICT: Final = re.compile(STRING)
-_QUIET: Final = re.compile(
-    r"(?:[\s\ufeff\u200b-\u200d\u2060]++|(?://|\#)[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
-)
+COMMENT: Final = r"(?://[^\n]*+|\#[ #!][^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)"
+"""A comment of C, or of Python or YAML."""
 
-KEY_AHEAD: Final = re.compile(
-    rf"""(?:{STRING}|'[^'\\\n]*+'|[{_DOUBLE}][^{_DOUBLE}\n]*+[{_DOUBLE}])\s*+:"""
+_QUIET: Final = re.compile(rf"(?:[\s\ufeff\u200b-\u200d\u2060]++|{COMMENT})*+")
+
+QUOTED: Final = (
+    rf"(?:{STRING}|'(?:[^'\\\n]|\\.)*+'"
+    rf"|[{_DOUBLE}][^{_DOUBLE}\n]*+[{_DOUBLE}]|[{_SINGLE}][^{_SINGLE}\n]*+[{_SINGLE}])"
 )
+"""The shape of a string in quotes of any kind."""
+
+KEY_AHEAD: Final = re.compile(rf"{QUOTED}\s*+:")
 """A quoted key with its colon."""
 
 _SPECIAL: Final = re.compile(
-    r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\s\S])|[\"\x00-\x1f]"
+    r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|[\s\S])"
+    r"|[\"\x00-\x1f]"
 )
 _LETTER_ESCAPES: Final = frozenset("bfnrtu")
 _MAX_INNER: Final = 64
-_VALUE_START: Final = frozenset('{["-0123456789tfnTFN') | QUOTES
+_STRUCTURE: Final = frozenset("{}[]:,")
+_CLOSERS: Final = {Place.KEY: ":", Place.MEMBER: ",}", Place.ITEM: ",]"}
+_NEAR: Final = 40
+_ITEM_START: Final = frozenset("{[-0123456789tfnTFN") | QUOTES
 
 
 def _follows(text: str, after: int, stop: int, place: Place) -> str:
-    """What stands behind a quote and proves that it closes; empty when nothing does."""
+    """What stands behind a quote and proves that it closes; empty when text does.
+
+    Raises:
+        UnreadableError: When it could as well open or close another string.
+    """
     at = _QUIET.match(text, after, stop).end()  # type: ignore[union-attr]
     if at >= stop:
         return "end"
     mark = text[at]
-    if place is Place.KEY:
-        return mark if mark == ":" else ""
-    if mark == ",":
+    if mark in _CLOSERS[place]:
         return mark
-    if place is Place.MEMBER:
-        if mark == ":":
-            raise UnreadableError(after - 1, "a quote that could begin or end a key")
-        if mark == "}":
-            return mark
-        return "key" if KEY_AHEAD.match(text, at, stop) else ""
-    if mark == "]":
-        return mark
-    return "line" if mark in _VALUE_START and "\n" in text[after:at] else ""
+    if place is Place.ITEM and mark in _ITEM_START and "\n" in text[after:at]:
+        return "line"
+    if place is Place.MEMBER and KEY_AHEAD.match(text, at, stop):
+        return "key"
+    apart = at > after and mark in QUOTES
+    if mark in _STRUCTURE or apart or (place is Place.ITEM and _opens(text, after - 1)):
+        raise UnreadableError(after - 1, "a quote that could belong to two strings")
+    return ""
+
+
+def _opens(text: str, quote: int) -> bool:
+    """Whether a quote stands where an item of an array could begin."""
+    return text[max(0, quote - _NEAR) : quote].rstrip().endswith((",", "["))
 
 
 def read_string(text: str, start: int, stop: int, place: Place) -> TextString:
@@ -160,9 +178,7 @@ def _read_loose(text: str, start: int, stop: int, place: Place) -> TextString:
         if place is Place.KEY or inner + apostrophes > _MAX_INNER:
             raise UnreadableError(start, "a string whose end is not certain")
         at += 1
-    if inner and (
-        after in {"key", "line"} or (after == "," and _is_odd_item(place, inner))
-    ):
+    if inner and _is_doubtful(text, (start, at), inner, after, place):
         raise UnreadableError(start, "a string whose end is not certain")
     value, notes = _text_of(text[start + 1 : at], start, lines=not inner)
     if _STYLES[opening]:
@@ -172,9 +188,24 @@ def _read_loose(text: str, start: int, stop: int, place: Place) -> TextString:
     return TextString(value, at + 1, tuple(notes), inner)
 
 
-def _is_odd_item(place: Place, inner: int) -> bool:
-    # ["a "b", "c" d"]: one, two or three strings.
-    return place is Place.ITEM and inner % 2 == 1
+def _is_doubtful(
+    text: str, quotes: tuple[int, int], inner: int, after: str, place: Place
+) -> bool:
+    """Whether quotes in a string could mean that it is not one string, or not that one.
+
+    `["a "b", "c" d"]` may be one, two or three strings. In `""x"` a quote may be
+    doubled by mistake, while `"7""` is seven inches.
+    """
+    if after in {"key", "line"}:
+        return True
+    if inner % 2 == 0:
+        return False
+    start, end = quotes
+    inside = text[start + 1 : end].strip()
+    doubled = inside[0] in QUOTES or (
+        inside[-1] in QUOTES and not inside[-2:-1].isdigit()
+    )
+    return doubled or (after == "," and place is Place.ITEM)
 
 
 def _text_of(raw: str, start: int, *, lines: bool) -> tuple[str, list[str]]:
@@ -208,9 +239,9 @@ def _text_of(raw: str, start: int, *, lines: bool) -> tuple[str, list[str]]:
 def _escape(piece: str, start: int, escapes: set[str], notes: dict[str, None]) -> str:
     """The JSON for one backslash and what follows it."""
     kind = piece[1]
-    if kind == "x" and len(piece) > 2:
-        notes[r"changed \x to \u00 inside of a string"] = None
-        return f"\\u00{piece[2:]}"
+    if kind in "xU" and len(piece) > 2:
+        notes[f"changed an escape \\{kind} inside of a string"] = None
+        return json.dumps(chr(int(piece.lstrip("\\xU"), 16)))[1:-1]
     if kind in QUOTES and kind != '"':
         return kind
     if kind in '"\\/':
