@@ -12,7 +12,6 @@ __all__ = (
     "MAX_ERROR_DETAIL_CHARS",
     "MAX_JSON_DEPTH",
     "MAX_PROBLEM_CHARS",
-    "MAX_REPLY_DEPTH",
     "MAX_RESPONSE_BYTES",
     "MAX_TOKEN_COUNT",
 )
@@ -35,12 +34,11 @@ MAX_ERROR_DETAIL_CHARS: Final = 500
 MAX_PROBLEM_CHARS: Final = 800
 """Characters of unreadable tool arguments that are shown to the model."""
 
-MAX_JSON_DEPTH: Final = 512
-"""Nesting depth above which JSON from a model or a server is refused."""
+MAX_JSON_DEPTH: Final = 128
+"""Nesting depth above which JSON from a model or a server is refused.
 
-MAX_REPLY_DEPTH: Final = 128
-"""Nesting depth above which the answer of a model API is refused. A reply is frozen, which
-takes several frames a level; the arguments of calls are JSON of their own."""
+Freezing, copying and encoding a value take up to three Python frames a level, and the
+interpreter allows a thousand."""
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one response body, or of one streamed line, that are read at most."""

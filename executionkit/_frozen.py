@@ -137,12 +137,20 @@ _EMPTY: MappingProxyType[str, Any] = MappingProxyType(FrozenDict())
 def freeze_mapping(
     value: Mapping[str, Any] | None = None,
 ) -> MappingProxyType[str, Any]:
-    """A read-only proxy over a deeply frozen copy of `value` (None = empty)."""
+    """A read-only proxy over a deeply frozen copy of `value` (None = empty).
+
+    Raises:
+        ValueError: When it is nested too deep to be copied.
+    """
     if not value:
         return _EMPTY
     if type(value) is FrozenDict:
         return MappingProxyType(value)
-    return MappingProxyType(_freeze_items(value))
+    try:
+        return MappingProxyType(_freeze_items(value))
+    except RecursionError:
+        msg = "the value is nested too deep to be kept read-only"
+        raise ValueError(msg) from None
 
 
 def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:

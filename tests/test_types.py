@@ -367,3 +367,11 @@ def test_enumerations_have_the_documented_values() -> None:
 def test_the_module_offers_the_freezing_functions() -> None:
     assert types.freeze is freeze
     assert types.FrozenDict is FrozenDict
+
+
+def test_a_value_nested_too_deep_is_refused_with_a_clear_error() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"x": deep}
+    with pytest.raises(ValueError, match="nested too deep"):
+        freeze_mapping(deep)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from executionkit._constants import MAX_REPLY_DEPTH
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine.json_extraction import loads_json
 
 if TYPE_CHECKING:
@@ -17,27 +17,27 @@ _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 
 
 def load_reply(text: str | bytes) -> JsonValue:
-    """The value in `text`, nested at most `MAX_REPLY_DEPTH` deep; exactly that.
+    """The value in `text`, nested at most `MAX_JSON_DEPTH` deep; exactly that.
 
     Raises:
         ValueError: When it is no JSON, or nested deeper.
     """
     value = loads_json(text)
     if _may_be_deep(text) and _is_deep(value):
-        msg = f"nested deeper than {MAX_REPLY_DEPTH} levels"
+        msg = f"nested deeper than {MAX_JSON_DEPTH} levels"
         raise ValueError(msg)
     return value
 
 
 def _may_be_deep(text: str | bytes) -> bool:
     """Whether looking at each value is worth it; costs next to nothing."""
-    if len(text) <= 2 * MAX_REPLY_DEPTH:  # a level takes two brackets
+    if len(text) <= 2 * MAX_JSON_DEPTH:  # a level takes two brackets
         return False
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     brackets = data.translate(_ONE_KIND, _NOT_BRACKETS)
     # Each round takes away the innermost level. Brackets inside of texts may stop it
     # early; then the values decide.
-    for _ in range(MAX_REPLY_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         left = brackets.replace(b"[]", b"")
         if not left:
             return False
@@ -49,7 +49,7 @@ def _may_be_deep(text: str | bytes) -> bool:
 
 def _is_deep(value: JsonValue) -> bool:
     level: list[Any] = [value]
-    for _ in range(MAX_REPLY_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         inside: list[Any] = []
         for item in level:
             if type(item) is dict:

@@ -147,7 +147,7 @@ class TestDecodeArguments:
         assert issubclass(ArgumentsError, ValueError)
 
     def test_a_shallow_stack_is_an_error_and_never_a_recursion_error(self) -> None:
-        text = '{"a": ' + "[" * 300 + "]" * 300 + "}"
+        text = '{"a": ' + "[" * 120 + "]" * 120 + "}"
 
         def deeper(levels: int) -> Any:
             return deeper(levels - 1) if levels else decode_arguments(text)
@@ -160,7 +160,7 @@ class TestDecodeArguments:
         room = sys.getrecursionlimit() - frames
         assert deeper(room - 400) == json.loads(text)
         with pytest.raises(ArgumentsError, match="deep"):
-            deeper(room - 150)
+            deeper(room - 70)
 
     def test_no_room_to_look_at_a_value_is_an_error(
         self, monkeypatch: pytest.MonkeyPatch

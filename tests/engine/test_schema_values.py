@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine._schema.values import (
     NotJsonError,
     equality_key,
@@ -137,11 +138,11 @@ def test_depth_is_limited_where_it_is_said() -> None:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(10_000)
     try:
-        assert is_plain(nested(512))
-        assert to_plain(nested(512)) == nested(512)
-        assert not is_plain(nested(513))
-        with pytest.raises(NotJsonError, match="deeper than 512 levels"):
-            to_plain(nested(513))
+        assert is_plain(nested(MAX_JSON_DEPTH))
+        assert to_plain(nested(MAX_JSON_DEPTH)) == nested(MAX_JSON_DEPTH)
+        assert not is_plain(nested(MAX_JSON_DEPTH + 1))
+        with pytest.raises(NotJsonError, match=f"deeper than {MAX_JSON_DEPTH} levels"):
+            to_plain(nested(MAX_JSON_DEPTH + 1))
     finally:
         sys.setrecursionlimit(before)
     with pytest.raises(NotJsonError, match="nested"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from executionkit._constants import MAX_REPLY_DEPTH
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit._wire.loading import load_reply
 from executionkit.types import freeze
 
@@ -25,10 +25,10 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize("before", ["", '"x": "[[[[", ', '"x": [1], '])
 def test_the_limit_is_exact_wherever_the_depth_is(before: str, extra: str) -> None:
     for pad in ("", " " * 1000):
-        good = f'{{{before}"a": {nested(MAX_REPLY_DEPTH - 1)}{extra}}}{pad}'
+        good = f'{{{before}"a": {nested(MAX_JSON_DEPTH - 1)}{extra}}}{pad}'
         freeze(load_reply(good))
         freeze(load_reply(good.encode()))
-        bad = f'{{{before}"a": {nested(MAX_REPLY_DEPTH)}{extra}}}{pad}'
+        bad = f'{{{before}"a": {nested(MAX_JSON_DEPTH)}{extra}}}{pad}'
         with pytest.raises(ValueError, match="nested deeper than 128 levels"):
             load_reply(bad)
         with pytest.raises(ValueError, match="nested deeper than 128 levels"):

@@ -49,6 +49,7 @@ _BRACKETS: Final = re.compile(rf"[\[{{]++|[\]}}]++|{STRING}")
 _START: Final = re.compile(r"\ufeff?[ \t\n\r]*+")
 _BLANK_OR_MARK: Final = "\ufeff \t\r\n"
 _NARROW: Final = 8
+_SMALL: Final = 3072
 _FIRST_WINDOW: Final = 512
 _WINDOW_GROWTH: Final = 8
 # No token but a string or a number can be cut by the end of a window and fail further
@@ -172,22 +173,31 @@ def _closing(text: str, start: int, stop: int) -> int:
 _CONTAINERS: Final = frozenset({dict, list})
 
 
-def too_deep(value: JsonValue, size: int, limit: int = MAX_JSON_DEPTH) -> bool:
+def too_deep(
+    value: JsonValue, text: str, start: int, end: int, limit: int = MAX_JSON_DEPTH
+) -> bool:
     """Whether containers in `value` are nested deeper than `limit`.
 
-    Looking at every item would cost as much as parsing. So it goes down along the last
-    branches, and turns aside only for as long as that takes no more than one step per
-    1024 characters. That is exact for texts of up to `2 * limit` characters and finds
-    every value that is deep because it was made so; a depth hidden behind thousands of
-    other items may pass, bounded by what the interpreter's own scanner can nest.
+    Looking at every item would cost as much as parsing. So a long value is searched
+    along its last branches, turning aside only for as long as that takes no more than
+    one step per 1024 characters. That finds what is deep because it was made so; a
+    depth hidden behind thousands of other items may pass, bounded by what the
+    interpreter's own scanner can nest. Short values are judged exactly, or nearly so.
 
     Args:
         value: A value that has been parsed.
-        size: The length of its text in characters.
+        text: Where it was found.
+        start: The position of its opening bracket.
+        end: The position after it.
         limit: Levels allowed; a container without containers is one level.
     """
-    if size <= 2 * limit or type(value) not in _CONTAINERS:
-        return False  # a level takes two brackets
+    size = end - start
+    if size <= 2 * limit:  # a level takes two brackets
+        return False
+    if size <= _SMALL:
+        opened = text.count("{", start, end) + text.count("[", start, end)
+        if opened <= limit:
+            return False
     effort = size // 1024
     todo: list[tuple[Any, int]] = [(value, 1)]
     last = 0
@@ -235,8 +245,8 @@ def loads_json(
     text = data if isinstance(data, str) else _decode(data)
     outcome = _whole(text)
     if not isinstance(outcome, Failure):
-        value, size = outcome
-        if size <= 2 * max_depth or not too_deep(value, size, max_depth):
+        value, end = outcome
+        if end <= 2 * max_depth or not too_deep(value, text, 0, end, max_depth):
             return value
         outcome = Failure(-1, f"nested deeper than {max_depth} levels")
     msg = f"not valid JSON: {outcome.describe(text)}"
