@@ -1,0 +1,1 @@
+"""Speed and memory, each number beside the cheapest thing that does the same work."""
