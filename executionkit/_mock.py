@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from executionkit._llm import LLMResponse
@@ -60,7 +60,7 @@ class MockProvider:
         **kwargs: Any,
     ) -> LLMResponse:
         self._record(messages, temperature, max_tokens, tools, kwargs)
-        return self._next()
+        return self._reply(len(self.calls))
 
     def stream(
         self,
@@ -75,10 +75,12 @@ class MockProvider:
         """Yield the next reply one character at a time; recorded at once."""
         kwargs = {**kwargs, "stream": True}
         self._record(messages, temperature, max_tokens, tools, kwargs)
-        return self._stream(usage_sink)
+        return self._stream(len(self.calls), usage_sink)
 
-    async def _stream(self, usage_sink: list[LLMResponse] | None) -> AsyncIterator[str]:
-        response = self._next()
+    async def _stream(
+        self, number: int, usage_sink: list[LLMResponse] | None
+    ) -> AsyncIterator[str]:
+        response = self._reply(number)
         for character in response.content:
             yield character
         if usage_sink is not None:
@@ -96,7 +98,8 @@ class MockProvider:
         call = MockCall(list(messages), temperature, max_tokens, offered, kwargs)
         self.calls.append(call)
 
-    def _next(self) -> LLMResponse:
+    def _reply(self, number: int) -> LLMResponse:
+        """The reply to call `number`, from 1."""
         if self.exception is not None:
             if isinstance(self.exception, ExecutionKitError):
                 # One object stands for many failures here: an earlier run's verdict
@@ -106,7 +109,7 @@ class MockProvider:
             raise self.exception
         if not self.responses:
             return LLMResponse("")
-        reply = self.responses[(len(self.calls) - 1) % len(self.responses)]
+        reply = self.responses[(number - 1) % len(self.responses)]
         return LLMResponse(reply) if isinstance(reply, str) else reply
 
 
@@ -115,10 +118,4 @@ def _with_usage(response: LLMResponse) -> LLMResponse:
         return response
     words = len(response.content.split())
     made = max(1, words) if response.content else 0
-    return LLMResponse(
-        response.content,
-        response.tool_calls,
-        response.finish_reason,
-        {"prompt_tokens": 0, "completion_tokens": made},
-        response.raw,
-    )
+    return replace(response, usage={"prompt_tokens": 0, "completion_tokens": made})

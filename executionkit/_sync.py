@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from executionkit.compose import pipe
@@ -47,7 +47,7 @@ def refine_loop_sync(
 def react_loop_sync(
     provider: LLMProvider,
     prompt: str | None,
-    tools: Sequence[Tool] | ToolRunner = (),
+    tools: Iterable[Tool] | ToolRunner = (),
     **kwargs: Any,
 ) -> PatternResult[str]:
     """`react_loop` in an event loop of its own; refuses inside a running one.

@@ -46,6 +46,8 @@ class ThreadPool:
     Args:
         max_idle: Threads kept waiting for more work.
         idle_seconds: Seconds after which an idle thread ends.
+        max_abandoned: Functions that may overrun at once; beyond that no new one is
+            begun, for threads are finite.
         name: Prefix of the threads' names.
     """
 
@@ -54,10 +56,12 @@ class ThreadPool:
         *,
         max_idle: int = 8,
         idle_seconds: float = 10.0,
+        max_abandoned: int = 1000,
         name: str = "executionkit",
     ) -> None:
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
+        self._max_abandoned = max_abandoned
         self._name = name
         self._lock = threading.Lock()
         self._idle: deque[_Worker] = deque()
@@ -71,11 +75,16 @@ class ThreadPool:
         with self._lock:
             return ThreadStats(self._busy, len(self._idle), self._abandoned)
 
-    async def run(self, function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    async def run(
+        self, function: Callable[..., _T], /, *args: Any, **kwargs: Any
+    ) -> _T:
         """Run `function` in a thread, with the caller's context variables.
 
         When the caller is cancelled the thread is abandoned: the function cannot be
         stopped, its outcome is dropped, and no other call waits for it.
+
+        Raises:
+            RuntimeError: When too many abandoned functions still run.
         """
         loop = asyncio.get_running_loop()
         job = _Job(loop, contextvars.copy_context(), function, args, kwargs)
@@ -90,11 +99,17 @@ class ThreadPool:
         if self._pid != os.getpid():
             self._forget_parent()
         with self._lock:
-            self._busy += 1
+            if self._abandoned >= self._max_abandoned:
+                msg = (
+                    f"{self._abandoned} functions that overran their limits still run; "
+                    "no further one is begun (run what may hang in another process)"
+                )
+                raise RuntimeError(msg)
             worker = self._idle.pop() if self._idle else None
             if worker is None:
                 self._made += 1
                 worker = _Worker(self, f"{self._name}-{self._made}")
+            self._busy += 1
         worker.give(job)
 
     def _forget_parent(self) -> None:
@@ -221,7 +236,7 @@ _shared = ThreadPool()
 
 
 async def run_in_thread(
-    function: Callable[..., _T], *args: Any, **kwargs: Any
+    function: Callable[..., _T], /, *args: Any, **kwargs: Any
 ) -> _T:
     """Run a blocking function in a thread of the shared pool; see `ThreadPool.run`."""
     return await _shared.run(function, *args, **kwargs)

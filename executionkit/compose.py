@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit.cost import Budget, report_lost_cost
-from executionkit.errors import BudgetExhaustedError, ExecutionKitError
+from executionkit.errors import (
+    BudgetExhaustedError,
+    ExecutionKitError,
+    PatternError,
+)
+from executionkit.patterns.base import first_of_group
 from executionkit.types import PatternResult, TokenUsage, thaw
 
 if TYPE_CHECKING:
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ("PatternStep", "pipe")
 
-_NEVER = frozenset({"provider", "prompt"})
+_FIELDS: Final = ("llm_calls", "input_tokens", "output_tokens")
 
 
 class PatternStep(Protocol):
@@ -36,13 +42,18 @@ async def pipe(
 ) -> PatternResult[Any]:
     """Run steps one after another, each on the answer of the one before.
 
+    A value that is a list or a mapping reaches the next step as JSON, any other one
+    as its text.
+
     Args:
         provider: Given to every step.
         prompt: The first step's prompt.
-        *steps: Patterns, or async functions `(provider, prompt, **kwargs)`.
-        max_budget: Budget of all steps together. Each step gets what is left as
-            `max_cost`; between steps the pipe itself checks it, so a step that does
-            not take `max_cost` cannot be followed by another one once it is spent.
+        *steps: Patterns, or functions `(provider, prompt, **kwargs)`, async or not,
+            that return a `PatternResult`.
+        max_budget: Budget of all steps together. A step that has a parameter
+            `max_cost` (or takes any keyword) gets what is left as that, or its own
+            `max_cost` where that is less. Any step that does not name `max_cost` is
+            not even started once the budget is spent.
         **shared_kwargs: Given to each step that takes them. A name that only some
             steps know goes to those alone.
 
@@ -51,41 +62,111 @@ async def pipe(
         step's own, and `step_count`, `step_metadata`, `step_costs`.
 
     Raises:
+        PatternError: When a step returns no `PatternResult`.
+        BudgetExhaustedError: When `max_budget` leaves nothing for the next step.
         ExecutionKitError: What a step raised, with the cost of all steps so far and
             `metadata["step_costs"]`.
+        ValueError: For a senseless `max_budget`.
     """
-    budget = Budget.from_usage(max_budget)
+    run = _Pipe(Budget.from_usage(max_budget))
     if not steps:
         return PatternResult(prompt)
     known = frozenset().union(*(_named(step) for step in steps))
-    spent = TokenUsage()
-    costs: list[TokenUsage] = []
-    facts: list[dict[str, Any]] = []
     result: PatternResult[Any] = PatternResult(prompt)
     text = prompt
     for step in steps:
         kwargs = _kwargs_for(step, shared_kwargs, known)
-        try:
-            _refuse_if_spent(budget, spent, len(costs))
-            if budget.source is not None and _takes(step, "max_cost"):
-                kwargs["max_cost"] = budget.remaining(spent)
-            result = await step(provider, text, **kwargs)
-        except ExecutionKitError as exc:
-            raise _with_total(exc, spent, costs) from exc.__cause__
-        except BaseException:
-            report_lost_cost(spent)  # the step reports its own
-            raise
-        spent += result.cost
-        costs.append(result.cost)
-        facts.append(dict(result.metadata))
+        result = await run.step(step, provider, text, kwargs)
         text = _as_prompt(result.value)
     merged = {
         **result.metadata,
         "step_count": len(steps),
-        "step_metadata": facts,
-        "step_costs": tuple(costs),
+        "step_metadata": run.facts,
+        "step_costs": tuple(run.costs),
     }
-    return PatternResult(result.value, result.score, spent, merged)
+    return PatternResult(result.value, result.score, run.spent, merged)
+
+
+class _Pipe:
+    """What the steps so far have cost and told."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.spent = TokenUsage()
+        self.costs: list[TokenUsage] = []
+        self.facts: list[dict[str, Any]] = []
+
+    async def step(
+        self, step: Any, provider: LLMProvider, text: str, kwargs: dict[str, Any]
+    ) -> PatternResult[Any]:
+        failure: BaseException
+        try:
+            self._budget_for(step, kwargs)
+            result = step(provider, text, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            self._book(step, result)
+        except ExecutionKitError as exc:
+            failure = _with_total(exc, self.spent, self.costs)
+        except BaseExceptionGroup as group:
+            failure = first_of_group(group)
+            if isinstance(failure, ExecutionKitError):
+                failure = _with_total(failure, self.spent, self.costs)
+            else:
+                report_lost_cost(self.spent)
+        except BaseException:
+            report_lost_cost(self.spent)  # the step reports its own
+            raise
+        else:
+            return result  # type: ignore[no-any-return]
+        # Outside of the handler: so the failure keeps the context that it had.
+        raise failure
+
+    def _book(self, step: Any, result: object) -> None:
+        if not isinstance(result, PatternResult):
+            name = getattr(step, "__qualname__", type(step).__name__)
+            msg = (
+                f"step {len(self.costs) + 1} ({name}) must return a PatternResult, got "
+                f"{type(result).__name__}"
+            )
+            raise PatternError(msg)
+        self.spent += result.cost
+        self.costs.append(result.cost)
+        self.facts.append(dict(result.metadata))
+
+    def _budget_for(self, step: Any, kwargs: dict[str, Any]) -> None:
+        left = self._budget.remaining(self.spent)
+        if left is None:
+            return
+        names_it = "max_cost" in _named(step)
+        if names_it or _open(step):
+            own = kwargs.get("max_cost")
+            kwargs["max_cost"] = left if own is None else _tighter(left, own)
+        if not names_it:
+            self._refuse_if_spent(left)
+
+    def _refuse_if_spent(self, left: TokenUsage) -> None:
+        for name in _FIELDS:
+            if getattr(left, name) < 0:
+                used = getattr(self.spent, name)
+                limit = getattr(self._budget, name)
+                msg = (
+                    f"Pipe budget exhausted after {len(self.costs)} step(s): {name} "
+                    f"{used} of {limit} used"
+                )
+                raise BudgetExhaustedError(
+                    msg, metadata={"budget": self._budget.source}
+                )
+
+
+def _tighter(first: TokenUsage, second: TokenUsage) -> TokenUsage:
+    """The budget that holds both limits: 0 = none, -1 = exhausted."""
+
+    def least(name: str) -> int:
+        limits = [value for item in (first, second) if (value := getattr(item, name))]
+        return min(limits, default=0)
+
+    return TokenUsage(least("input_tokens"), least("output_tokens"), least("llm_calls"))
 
 
 def _with_total(
@@ -93,24 +174,24 @@ def _with_total(
 ) -> ExecutionKitError:
     """A twin of a step's error that carries the cost of the whole pipe.
 
-    The step's own error is left as it is: its raiser may still hold it.
+    The step's own error is left as it is: its raiser may still hold it. A class that
+    cannot be made without its own arguments is changed in place instead.
     """
-    rebuild, parts = exc.__reduce__()[:2]
-    twin: ExecutionKitError = rebuild(*parts)
+    try:
+        twin = type(exc).__new__(type(exc), *exc.args)
+    except TypeError:
+        twin = exc
+    twin.args = exc.args
+    twin.__dict__.update(exc.__dict__)
+    notes = getattr(exc, "__notes__", None)
+    if notes:
+        twin.__notes__ = list(notes)
     twin.cost = spent + exc.cost
     twin.metadata = {**exc.metadata, "step_costs": tuple(costs)}
+    twin.__cause__ = exc.__cause__
+    twin.__context__ = exc.__context__
+    twin.__suppress_context__ = exc.__suppress_context__
     return twin.with_traceback(exc.__traceback__)
-
-
-def _refuse_if_spent(budget: Budget, spent: TokenUsage, done: int) -> None:
-    for name in ("llm_calls", "input_tokens", "output_tokens"):
-        limit = getattr(budget, name)
-        if limit is not None and getattr(spent, name) >= limit:
-            msg = (
-                f"Pipe budget exhausted after {done} step(s): "
-                f"{name} {getattr(spent, name)} of {limit} used"
-            )
-            raise BudgetExhaustedError(msg, metadata={"budget": budget.source})
 
 
 def _as_prompt(value: Any) -> str:
@@ -118,6 +199,12 @@ def _as_prompt(value: Any) -> str:
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(thaw(value), ensure_ascii=False, default=str)
     return str(value)
+
+
+def _unwrapped(step: Any) -> Any:
+    while isinstance(step, functools.partial):
+        step = step.func
+    return step
 
 
 def _parameters(step: Any) -> Sequence[inspect.Parameter] | None:
@@ -128,10 +215,23 @@ def _parameters(step: Any) -> Sequence[inspect.Parameter] | None:
 
 
 def _named(step: Any) -> frozenset[str]:
+    """The parameters that can be given by keyword, those of the pipe left out."""
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return frozenset(
-        item.name for item in _parameters(step) or () if item.kind in kinds
+        item.name
+        for item in _parameters(step) or ()
+        if item.kind in kinds and item.name not in _taken(step)
     )
+
+
+def _taken(step: Any) -> frozenset[str]:
+    """The names that the pipe gives itself: those of the first two parameters."""
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    first = [item.name for item in _parameters(step) or () if item.kind in positional]
+    return frozenset({"provider", "prompt", *first[:2]})
 
 
 def _open(step: Any) -> bool:
@@ -139,10 +239,6 @@ def _open(step: Any) -> bool:
     return parameters is None or any(
         item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters
     )
-
-
-def _takes(step: Any, name: str) -> bool:
-    return name in _named(step) or _open(step)
 
 
 def _kwargs_for(
@@ -153,11 +249,12 @@ def _kwargs_for(
     Patterns pass unknown options on to the provider. A name that is a parameter of
     some other step is no provider option, so such a step does not get it.
     """
-    named = _named(step)
-    passes_on = getattr(step, "__module__", "").startswith("executionkit.patterns.")
+    named, taken = _named(step), _taken(step)
+    module = getattr(_unwrapped(step), "__module__", None) or ""
+    passes_on = module.startswith("executionkit.patterns.")
     return {
         name: value
         for name, value in shared.items()
-        if name not in _NEVER
+        if name not in taken
         and (name in named or (_open(step) and not (passes_on and name in known)))
     }

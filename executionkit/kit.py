@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit.compose import pipe
+from executionkit.context import remaining_deadline
 from executionkit.cost import CostTracker, collecting_lost_cost
 from executionkit.engine.messages import user_message
-from executionkit.errors import ExecutionKitError
-from executionkit.patterns.base import checked_stream, raise_unless_tools
+from executionkit.engine.rate_bucket import PermitTimeoutError
+from executionkit.errors import DeadlineExceededError, ExecutionKitError
+from executionkit.patterns.base import (
+    check_options,
+    check_positive,
+    checked_stream,
+    raise_unless_tools,
+)
 from executionkit.patterns.consensus import consensus
 from executionkit.patterns.map_reduce import map_reduce
 from executionkit.patterns.react_loop import react_loop
@@ -22,6 +30,7 @@ from executionkit.types import (
     StreamingPatternResult,
     TokenUsage,
     Tool,
+    freeze,
     thaw,
 )
 
@@ -30,7 +39,8 @@ if TYPE_CHECKING:
 
     from executionkit._llm import LLMProvider, StreamingProvider
     from executionkit.calls import ToolRunner
-    from executionkit.engine.rate_bucket import TokenBucket
+    from executionkit.engine.rate_bucket import Limiter
+    from executionkit.engine.retry import RateLimitStrategy, RetryConfig
     from executionkit.observability import TraceCallback
 
 __all__ = ("Kit",)
@@ -41,12 +51,16 @@ _T = TypeVar("_T")
 class Kit:
     """All patterns over one provider, with a limiter, usage and a conversation.
 
+    One kit may be used from many tasks, and from one event loop after another; it is
+    not thread-safe. As a context manager it closes its provider.
+
     Args:
         provider: Used by every method.
         track_cost: Whether `usage` adds up.
-        messages: The conversation so far, for `turn`.
-        rate_limiter: Gives one token for each call of a method (not for each request
+        messages: The conversation so far, for `turn`; copied.
+        rate_limiter: Gives one permit for each call of a method (not for each request
             that the method makes; for that see `RetryConfig.rate_limit_strategy`).
+            The deadline of the current context bounds the wait for it.
 
     Calls made directly through `kit.provider` are not counted.
     """
@@ -56,30 +70,34 @@ class Kit:
         provider: LLMProvider,
         *,
         track_cost: bool = True,
-        messages: Sequence[Mapping[str, Any]] | None = None,
-        rate_limiter: TokenBucket | None = None,
+        messages: Iterable[Mapping[str, Any]] | None = None,
+        rate_limiter: Limiter | RateLimitStrategy | None = None,
     ) -> None:
         self.provider = provider
+        self.messages: list[dict[str, Any]] = [
+            thaw(dict(message)) for message in messages or ()
+        ]
+        """The conversation of `turn`; a turn that succeeds puts a new list here."""
+
         self._track_cost = track_cost
-        self._messages: list[dict[str, Any]] = [dict(item) for item in messages or ()]
-        self._rate_limiter = rate_limiter
+        self._rate_limiter: Any = rate_limiter
         self._tracker = CostTracker()
-        self._turn_lock = asyncio.Lock()
-        self._last_transcript: tuple[dict[str, Any], ...] = ()
+        self._turn_locks: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, asyncio.Lock
+        ] = weakref.WeakKeyDictionary()
+        self._last_transcript: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def usage(self) -> TokenUsage:
-        """What all calls together have cost; zero when `track_cost` is False."""
+        """What all calls together have cost; zero when `track_cost` is False.
+
+        What failed and cancelled calls had spent counts too.
+        """
         return self._tracker.to_usage()
 
     @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The conversation of `turn`, as a copy."""
-        return [thaw(dict(message)) for message in self._messages]
-
-    @property
-    def last_transcript(self) -> tuple[dict[str, Any], ...]:
-        """The conversation of the latest `turn`, also when that failed.
+    def last_transcript(self) -> tuple[Mapping[str, Any], ...]:
+        """The conversation of the latest `turn`, also when that failed; read-only.
 
         It is well-formed: every tool call has its result, or says that it was
         cancelled. Look here before you repeat a failed turn whose tools had effects.
@@ -109,7 +127,7 @@ class Kit:
         return await self._run(lambda: pipe(self.provider, prompt, *steps, **kwargs))
 
     async def react(
-        self, prompt: str, tools: Sequence[Tool] | ToolRunner = (), **kwargs: Any
+        self, prompt: str, tools: Iterable[Tool] | ToolRunner = (), **kwargs: Any
     ) -> PatternResult[str]:
         """`react_loop` over the kit's provider.
 
@@ -122,7 +140,7 @@ class Kit:
         )
 
     async def turn(
-        self, user_text: str, tools: Sequence[Tool] | ToolRunner = (), **kwargs: Any
+        self, user_text: str, tools: Iterable[Tool] | ToolRunner = (), **kwargs: Any
     ) -> PatternResult[str]:
         """Say something in the kit's conversation; turns wait for each other.
 
@@ -133,9 +151,9 @@ class Kit:
             TypeError: When the provider cannot call tools.
         """
         self._need_tools(kwargs)
-        async with self._turn_lock:
-            transcript: list[dict[str, Any]] = []
-            asked = [*self._messages, user_message(user_text)]
+        async with self._turn_lock():
+            asked = [*self.messages, user_message(user_text)]
+            transcript: list[dict[str, Any]] = list(asked)
             try:
                 result = await self._run(
                     lambda: react_loop(
@@ -148,9 +166,15 @@ class Kit:
                     )
                 )
             finally:
-                self._last_transcript = tuple(transcript)
-            self._messages = [thaw(dict(message)) for message in transcript]
+                self._last_transcript = tuple(freeze(item) for item in transcript)
+            self.messages = [thaw(message) for message in transcript]
             return result
+
+    def _turn_lock(self) -> asyncio.Lock:
+        # A lock belongs to the event loop in which somebody first waited for it; a
+        # kit may outlive its loop (`asyncio.run` again and again).
+        loop = asyncio.get_running_loop()
+        return self._turn_locks.setdefault(loop, asyncio.Lock())
 
     async def stream_consensus(
         self,
@@ -159,56 +183,63 @@ class Kit:
         temperature: float | None = 0.9,
         max_tokens: int | None = DEFAULT_MAX_TOKENS,
         max_cost: TokenUsage | None = None,
+        retry: RetryConfig | None = None,
         trace: TraceCallback | None = None,
         **options: Any,
     ) -> StreamingPatternResult:
         """Stream one answer (there is no vote over a stream).
 
         Raises:
-            TypeError: When the provider cannot stream.
+            TypeError: When the provider cannot stream, or an option looks misspelt.
+            BudgetExhaustedError: When `max_cost` has no room for the call.
         """
+        check_options(Kit.stream_consensus, options)
+        sampling = {"temperature": temperature, "max_tokens": max_tokens}
         return await self._stream(
-            prompt,
-            max_cost,
-            trace,
-            {"temperature": temperature, "max_tokens": max_tokens, **options},
+            prompt, max_cost, retry, trace, {**sampling, **options}
         )
 
     async def stream_react_loop(
         self,
         prompt: str,
-        tools: Sequence[Tool] | ToolRunner = (),  # noqa: ARG002 - one generation only
+        tools: Iterable[Tool] | ToolRunner = (),  # noqa: ARG002 - one generation only
         *,
         temperature: float | None = 0.3,
         max_tokens: int | None = DEFAULT_MAX_TOKENS,
         max_cost: TokenUsage | None = None,
+        retry: RetryConfig | None = None,
         trace: TraceCallback | None = None,
         **options: Any,
     ) -> StreamingPatternResult:
         """Stream one answer; `tools` are not offered.
 
         Raises:
-            TypeError: When the provider cannot stream.
+            TypeError: When the provider cannot stream, or an option looks misspelt.
+            BudgetExhaustedError: When `max_cost` has no room for the call.
         """
+        check_options(Kit.stream_react_loop, options)
+        sampling = {"temperature": temperature, "max_tokens": max_tokens}
         return await self._stream(
-            prompt,
-            max_cost,
-            trace,
-            {"temperature": temperature, "max_tokens": max_tokens, **options},
+            prompt, max_cost, retry, trace, {**sampling, **options}
         )
 
     async def _stream(
         self,
         prompt: str,
         max_cost: TokenUsage | None,
+        retry: RetryConfig | None,
         trace: TraceCallback | None,
         options: dict[str, Any],
     ) -> StreamingPatternResult:
         if not callable(getattr(self.provider, "stream", None)):
-            msg = f"{type(self.provider).__name__} is not a StreamingProvider"
+            msg = (
+                f"{type(self.provider).__name__} is not a StreamingProvider: it has no "
+                "`stream`"
+            )
             raise TypeError(msg)
-        if self._rate_limiter is not None:
-            await self._rate_limiter.acquire()
+        max_tokens = options["max_tokens"]
+        check_positive(max_tokens=1 if max_tokens is None else max_tokens)
+        await self._permit()
         tracker = CostTracker()
         try:
             result = await checked_stream(
@@ -216,7 +247,7 @@ class Kit:
                 [user_message(prompt)],
                 tracker,
                 max_cost,
-                None,
+                retry,
                 trace,
                 **options,
             )
@@ -229,6 +260,7 @@ class Kit:
         )
 
     def _need_tools(self, kwargs: Mapping[str, Any]) -> None:
+        # Before the permit: a call that cannot work costs nothing.
         if kwargs.get("tool_mode", "native") == "native":
             raise_unless_tools(self.provider)
 
@@ -236,13 +268,31 @@ class Kit:
         if self._track_cost:
             self._tracker.add_usage(cost)
 
+    async def _permit(self) -> None:
+        limiter = self._rate_limiter
+        if limiter is None:
+            return
+        left = remaining_deadline()
+        if left is None:
+            await limiter.acquire()
+            return
+        try:
+            await limiter.acquire(timeout=left)
+        except PermitTimeoutError as exc:
+            msg = (
+                f"The deadline is in {left:.3f}s and the next permit of `rate_limiter` "
+                f"in {exc.retry_after:.3f}s; nothing was sent"
+            )
+            error = DeadlineExceededError(msg)
+            error.retry_after = exc.retry_after
+            raise error from exc
+
     async def _run(
         self, start: Callable[[], Awaitable[PatternResult[_T]]]
     ) -> PatternResult[_T]:
         # The pattern is made only after the wait: a call that is cancelled here
         # leaves no coroutine behind that was never awaited.
-        if self._rate_limiter is not None:
-            await self._rate_limiter.acquire()
+        await self._permit()
         try:
             with collecting_lost_cost(self._record):
                 result = await start()

@@ -1,22 +1,21 @@
-"""Message histories of a tool loop: well-formed, and short enough.
+"""What of a tool loop's history is sent: short enough, and always well-formed.
 
-A *block* is an assistant message with tool calls and the tool messages that answer
-it, or any other single message. Blocks are kept or dropped as a whole, so that no
-call is ever sent without its result, nor a result without its call.
+A *block* is an assistant message with tool calls and the messages that answer it, or
+any other single message. Blocks are kept or dropped as a whole, so that no call is
+ever sent without its result, nor a result without its call.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from executionkit.cost import CostTracker
-from executionkit.engine.messages import tool_message
 from executionkit.patterns.base import calling_user
-from executionkit.types import TokenUsage
+from executionkit.types import TokenUsage, thaw
 
-__all__ = ("HistoryWindow", "Summarizer", "mend_history", "split_blocks")
+__all__ = ("HistoryWindow", "Summarizer", "split_blocks")
 
 Message: TypeAlias = dict[str, Any]
 Summarizer: TypeAlias = Callable[
@@ -24,69 +23,47 @@ Summarizer: TypeAlias = Callable[
 ]
 """Turns dropped messages into a text, or a text and what making it cost."""
 
-UNANSWERED = "No result was recorded for this call."
-_SUMMARY_PREFIX = "Summary of earlier conversation: "
-
-
-def mend_history(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Message], int]:
-    """A well-formed copy of a history, and how many repairs it took.
-
-    A tool message without its call is dropped; a call without a result gets one that
-    says so. The caller's messages are never changed. Ids are matched with the calls
-    that are still open, so an id that is used again in a later turn is fine.
-    """
-    mended: list[Message] = []
-    open_ids: list[str] = []
-    repairs = 0
-    for message in messages:
-        if message.get("role") == "tool":
-            call_id = message.get("tool_call_id")
-            if call_id in open_ids:
-                open_ids.remove(call_id)
-                mended.append(dict(message))
-            else:
-                repairs += 1
-            continue
-        repairs += _answer(open_ids, mended)
-        mended.append(dict(message))
-        open_ids = [
-            call["id"]
-            for call in message.get("tool_calls") or ()
-            if isinstance(call, Mapping) and isinstance(call.get("id"), str)
-        ]
-    repairs += _answer(open_ids, mended)
-    return mended, repairs
-
-
-def _answer(open_ids: list[str], mended: list[Message]) -> int:
-    mended.extend(tool_message(call_id, UNANSWERED) for call_id in open_ids)
-    count = len(open_ids)
-    open_ids.clear()
-    return count
+_SUMMARY_PREFIX: Final = "Summary of earlier conversation: "
+_INSTRUCTS: Final = frozenset({"system", "developer"})
 
 
 def split_blocks(messages: Sequence[Message]) -> list[list[Message]]:
     """The blocks of a well-formed history, in order."""
     blocks: list[list[Message]] = []
     for message in messages:
-        if message.get("role") == "tool" and blocks:
+        if blocks and (message.get("role") == "tool" or _holds_results(message)):
             blocks[-1].append(message)
         else:
             blocks.append([message])
     return blocks
 
 
+def _holds_results(message: Message) -> bool:
+    """Whether a user message is the answer to calls, as Anthropic writes it."""
+    content = message.get("content")
+    return (
+        message.get("role") == "user"
+        and isinstance(content, list)
+        and any(
+            isinstance(part, Mapping) and part.get("type") == "tool_result"
+            for part in content
+        )
+    )
+
+
 class HistoryWindow:
     """Chooses what of a history is sent, and sums up what is not.
 
-    System messages at the head, the latest user message and the newest block are
-    always sent, even when they alone are more than the limit. The rest is filled
-    from the newest block backwards.
+    System messages, the latest question and the newest block are always sent, even
+    when they alone are more than the limit. The rest is filled from the newest block
+    backwards.
 
     Args:
         limit: Messages to send at most. None = all.
         summarizer: Sums up what is dropped; called once for each message.
         tracker: Counts what the summarizer reports.
+        history: The history at the start of the run: the latest user message in it is
+            the question.
     """
 
     def __init__(
@@ -94,10 +71,14 @@ class HistoryWindow:
         limit: int | None,
         summarizer: Summarizer | None,
         tracker: CostTracker,
+        history: Sequence[Message],
     ) -> None:
         self._limit = limit
         self._summarizer = summarizer
         self._tracker = tracker
+        asked = [item for item in history if _is_question(item)]
+        # What the loop itself says to the model in between is no question.
+        self._question = asked[-1] if asked else None
         self._summary: str | None = None
         self._summed: set[int] = set()
         self.trimmed = 0
@@ -106,17 +87,17 @@ class HistoryWindow:
         self.summarized = 0
         """Rounds in which a summary was sent."""
 
-    async def select(self, history: list[Message]) -> list[Message]:
-        """The messages to send for `history`."""
+    async def select(self, history: Sequence[Message]) -> list[Message]:
+        """The messages to send for `history`, which only grows from call to call."""
         if self._limit is None or len(history) <= self._limit:
-            return history
+            return list(history)
         head = _head_length(history)
         blocks = split_blocks(history[head:])
         reserve = 1 if self._summarizer is not None else 0
-        kept = _choose(blocks, self._limit - head - reserve)
+        kept = self._choose(blocks, self._limit - head - reserve)
         dropped = [index for index in range(len(blocks)) if index not in kept]
         if not dropped:
-            return history
+            return list(history)
         self.trimmed += 1
         window = list(history[:head])
         summary = await self._sum_up(blocks, dropped)
@@ -127,8 +108,28 @@ class HistoryWindow:
             window.extend(blocks[index])
         return window
 
+    def _choose(self, blocks: Sequence[Sequence[Message]], room: int) -> set[int]:
+        """Indexes of the blocks to keep within `room` messages."""
+        newest = len(blocks) - 1
+        kept = {
+            index
+            for index, block in enumerate(blocks)
+            if index == newest
+            or block[0] is self._question
+            or block[0].get("role") in _INSTRUCTS
+        }
+        room -= sum(len(blocks[index]) for index in kept)
+        for index in range(newest, -1, -1):
+            if index in kept:
+                continue
+            if len(blocks[index]) > room:
+                break
+            room -= len(blocks[index])
+            kept.add(index)
+        return kept
+
     async def _sum_up(
-        self, blocks: list[list[Message]], dropped: list[int]
+        self, blocks: Sequence[Sequence[Message]], dropped: Sequence[int]
     ) -> str | None:
         if self._summarizer is None:
             return None
@@ -140,41 +141,34 @@ class HistoryWindow:
             earlier = _SUMMARY_PREFIX + self._summary
             batch.append({"role": "system", "content": earlier})
         for index in fresh:
-            batch.extend(blocks[index])
+            batch.extend(thaw(message) for message in blocks[index])
+        self._summary = await self._ask(self._summarizer, batch)
+        self._summed.update(fresh)
+        return self._summary
+
+    async def _ask(self, summarizer: Summarizer, batch: list[Message]) -> str:
         with calling_user("summarizer"):
-            outcome: Any = self._summarizer(batch)
+            outcome: Any = summarizer(batch)
             if inspect.isawaitable(outcome):
                 outcome = await outcome
             if isinstance(outcome, tuple):
                 outcome, usage = outcome
                 self._tracker.add_usage(usage)
-            self._summary = str(outcome)
-        self._summed.update(fresh)
-        return self._summary
+            if not isinstance(outcome, str):
+                msg = (
+                    "a summarizer must return a text, or a text and a TokenUsage, got "
+                    f"{type(outcome).__name__}"
+                )
+                raise TypeError(msg)
+            return outcome
+
+
+def _is_question(message: Message) -> bool:
+    return message.get("role") == "user" and not _holds_results(message)
 
 
 def _head_length(history: Sequence[Message]) -> int:
     for index, message in enumerate(history):
-        if message.get("role") not in {"system", "developer"}:
+        if message.get("role") not in _INSTRUCTS:
             return index
     return len(history)
-
-
-def _choose(blocks: Sequence[Sequence[Message]], room: int) -> set[int]:
-    """Indexes of the blocks to keep within `room` messages."""
-    newest = len(blocks) - 1
-    kept = {newest} if blocks else set()
-    questions = [
-        index for index, block in enumerate(blocks) if block[0].get("role") == "user"
-    ]
-    if questions:
-        kept.add(questions[-1])
-    room -= sum(len(blocks[index]) for index in kept)
-    for index in range(newest, -1, -1):
-        if index in kept:
-            continue
-        if len(blocks[index]) > room:
-            break
-        room -= len(blocks[index])
-        kept.add(index)
-    return kept

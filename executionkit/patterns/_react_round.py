@@ -1,35 +1,37 @@
-"""One round of a tool loop: take the reply's calls, run them, word the results."""
+"""One round of a tool loop: read the reply's calls, and word their results."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from executionkit.approval import ApprovalGate, ApprovalRequest
 from executionkit.calls import (
     CallProblem,
-    ErrorInfo,
     ToolCall,
     ToolResult,
-    ToolRunner,
     new_id,
     render_result,
 )
 from executionkit.engine.messages import assistant_tool_calls_message, tool_message
-from executionkit.errors import ErrorCode
-from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.errors import BadResponseError
 from executionkit.types import thaw
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMResponse
 
-__all__ = ("Round", "ToolDesk", "cap_text", "read_calls")
+__all__ = ("CANCELLED", "Round", "cap_text", "observation", "read_calls", "thoughts_of")
 
-_NOTICE = "\n[... {left_out} of {length} characters left out ...]\n"
-_SUFFIX = "\n[truncated]"
-CANCELLED = "Tool call was cancelled before it finished."
+CANCELLED: Final = "Tool call was cancelled before it finished."
+
+_NOTICE: Final = "\n[... cut here; {length} characters in all ...]\n"
+_SUFFIX: Final = "\n[truncated]"
+_UNNAMED: Final = "unknown"
+_MAX_NAME: Final = 64
+_WIRE_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BAD_NAME_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 
 
 def cap_text(text: str, limit: int) -> tuple[str, bool]:
@@ -40,7 +42,7 @@ def cap_text(text: str, limit: int) -> tuple[str, bool]:
     """
     if len(text) <= limit:
         return text, False
-    notice = _NOTICE.format(left_out=len(text) - limit, length=len(text))
+    notice = _NOTICE.format(length=len(text))
     room = limit - len(notice) - len(_SUFFIX)
     if room < len(notice):
         if limit <= len(_SUFFIX):
@@ -54,7 +56,17 @@ def read_calls(response: LLMResponse) -> list[ToolCall | CallProblem]:
     """The calls and the unreadable calls of a reply, in the model's order.
 
     Every id is present and unique; a repeated id is renamed from its second use on.
+
+    Raises:
+        BadResponseError: When a provider of one's own gives calls of another type.
     """
+    for call in response.tool_calls:
+        given: object = call
+        if not isinstance(given, ToolCall):
+            msg = f"`tool_calls` must hold `ToolCall`s, got {type(given).__name__}"
+            raise BadResponseError(msg)
+    if not response.problems:
+        return _unique_ids(response.tool_calls)
     size = len(response.tool_calls) + len(response.problems)
     slots: list[ToolCall | CallProblem | None] = [None] * size
     overflow: list[ToolCall | CallProblem] = []
@@ -64,25 +76,32 @@ def read_calls(response: LLMResponse) -> list[ToolCall | CallProblem]:
         else:
             overflow.append(problem)
     rest = iter([*response.tool_calls, *overflow])
-    merged = [next(rest) if slot is None else slot for slot in slots]
-    return _unique_ids(merged)
+    return _unique_ids([next(rest) if slot is None else slot for slot in slots])
 
 
 def _unique_ids(
     calls: Sequence[ToolCall | CallProblem],
 ) -> list[ToolCall | CallProblem]:
+    taken = {_id_of(call) for call in calls}
     seen: set[str] = set()
+    numbers: dict[str, int] = {}
     fixed: list[ToolCall | CallProblem] = []
     for call in calls:
         old = call.call_id if isinstance(call, CallProblem) else call.id
-        fresh = old or new_id()
-        number = 2
-        while fresh in seen:
-            fresh = f"{old or 'call'}-{number}"
-            number += 1
+        fresh = _id_of(call) or new_id()
+        if fresh in seen:
+            base, number = fresh, numbers.get(fresh, 2)
+            while (fresh := f"{base}-{number}") in taken or fresh in seen:
+                number += 1
+            numbers[base] = number + 1
         seen.add(fresh)
         fixed.append(call if fresh == old else _renamed(call, fresh))
     return fixed
+
+
+def _id_of(call: ToolCall | CallProblem) -> str:
+    given: object = call.call_id if isinstance(call, CallProblem) else call.id
+    return given if isinstance(given, str) else str(given)
 
 
 def _renamed(call: ToolCall | CallProblem, fresh: str) -> ToolCall | CallProblem:
@@ -106,6 +125,11 @@ def _renamed(call: ToolCall | CallProblem, fresh: str) -> ToolCall | CallProblem
     )
 
 
+def thoughts_of(response: LLMResponse) -> list[dict[str, Any]]:
+    """The thinking blocks of a reply, which Anthropic wants back with its calls."""
+    return [thaw(part) for part in response.parts if part.get("type") in _THINKING]
+
+
 @dataclass(slots=True)
 class Round:
     """What happened to the calls of one reply, in the model's order."""
@@ -113,6 +137,9 @@ class Round:
     content: str
     calls: list[ToolCall | CallProblem]
     results: list[ToolResult | None]
+    thoughts: list[dict[str, Any]] = field(default_factory=list)
+    """Thinking blocks of the reply."""
+
     truncated: int = 0
     """Observations that were cut."""
 
@@ -122,34 +149,30 @@ class Round:
     texts: list[str] = field(default_factory=list)
     """The whole observations, known once `messages` was called."""
 
-    def messages(self, limit: int) -> list[dict[str, Any]]:
+    def messages(self, limit: int, offered: Collection[str]) -> list[dict[str, Any]]:
         """The block for the history: the calls, then one answer each.
 
         A call whose result is missing is answered with "cancelled", so the block is
         always complete.
+
+        Args:
+            limit: Characters of one observation.
+            offered: The names of the tools on offer.
         """
         self.truncated = 0
         self.texts = [
             CANCELLED if result is None else observation(result)
             for result in self.results
         ]
-        block = [assistant_tool_calls_message(self.content, self._as_calls())]
-        for call, text in zip(self.calls, self.texts, strict=True):
-            call_id = call.id if isinstance(call, ToolCall) else call.call_id
-            text, cut = cap_text(text, limit)  # noqa: PLW2901 - the same text, cut
+        calls = [_sendable(call, offered) for call in self.calls]
+        block = [assistant_tool_calls_message(self.content, calls)]
+        if self.thoughts:
+            block[0]["thinking_blocks"] = self.thoughts
+        for call, text in zip(calls, self.texts, strict=True):
+            shown, cut = cap_text(text, limit)
             self.truncated += cut
-            block.append(tool_message(call_id, text))
+            block.append(tool_message(call.id, shown))
         return block
-
-    def _as_calls(self) -> list[ToolCall]:
-        # What the model wrote as arguments cannot be sent back when it is not JSON:
-        # servers parse it. An empty object stands for it; the answer tells the model.
-        return [
-            call
-            if isinstance(call, ToolCall)
-            else ToolCall(call.call_id, call.name or "unknown", {})
-            for call in self.calls
-        ]
 
     def signature(self) -> list[tuple[str, Mapping[str, Any], str]]:
         """(tool, arguments, result) of every call, for the progress watch."""
@@ -163,166 +186,34 @@ class Round:
         ]
 
 
+def _sendable(call: ToolCall | CallProblem, offered: Collection[str]) -> ToolCall:
+    """The call as it can be sent back to a server that checks names and arguments.
+
+    What the model wrote as arguments cannot be sent when it is not JSON: an empty
+    object stands for it. The name of a tool that does not exist may hold characters
+    that servers refuse. The answer to the call tells the model what it did.
+    """
+    if isinstance(call, CallProblem):
+        return ToolCall(call.call_id, _wire_name(call.name, offered), {})
+    name = _wire_name(call.name, offered)
+    return call if name == call.name else ToolCall(call.id, name, call.arguments)
+
+
+def _wire_name(name: str, offered: Collection[str]) -> str:
+    if name in offered or _WIRE_NAME.fullmatch(name):
+        return name
+    return _BAD_NAME_CHARS.sub("_", name[:_MAX_NAME]) or _UNNAMED
+
+
 def observation(result: ToolResult) -> str:
-    """What the model reads about a result."""
+    """What the model reads about a result; never raises."""
     if result.error is not None:
         return result.error
-    return render_result(result.result)
-
-
-class CallLimits:
-    """How many tool calls a run may make; counts as calls are let through."""
-
-    __slots__ = ("_left", "_per_round", "_per_tool")
-
-    def __init__(
-        self,
-        per_round: int,
-        total: int | None,
-        per_tool: Mapping[str, int] | None,
-    ) -> None:
-        self._per_round = per_round
-        self._left = total
-        self._per_tool = dict(per_tool or {})
-
-    def refuse(self, call: ToolCall, position: int, requested: int) -> str | None:
-        """Why `call` may not run, in words for the model; None lets it through."""
-        if position >= self._per_round:
-            return (
-                f"Not run: {requested} tool calls were requested in one reply and "
-                f"the limit is {self._per_round}. Retry with fewer calls."
-            )
-        if self._left is not None and self._left <= 0:
-            return "Not run: the limit of tool calls for this run is reached."
-        if self._per_tool.get(call.name, 1) <= 0:
-            return f"Not run: the limit of calls to '{call.name}' is reached."
-        if self._left is not None:
-            self._left -= 1
-        if call.name in self._per_tool:
-            self._per_tool[call.name] -= 1
-        return None
-
-
-class ToolDesk:
-    """Takes the calls of a reply through checks, approval and the runner."""
-
-    def __init__(
-        self,
-        runner: ToolRunner,
-        limits: CallLimits,
-        *,
-        gate: ApprovalGate | None,
-        trace: TraceCallback | None,
-        redact_arguments: bool,
-        concurrency: int,
-    ) -> None:
-        self._runner = runner
-        self._check = getattr(runner, "check_call", None)
-        # A list runner lets a call that was checked here skip its second check.
-        self._run_checked = getattr(runner, "run_checked", None)
-        self._limits = limits
-        self._gate = gate
-        self._trace = trace
-        self._redact_arguments = redact_arguments
-        self._slots = asyncio.Semaphore(concurrency)
-        self._concurrency = concurrency
-
-    async def run(self, work: Round) -> None:
-        """Fill `work.results`; those that are done stay when this is cancelled."""
-        ready: list[int] = []
-        position = 0
-        for index, call in enumerate(work.calls):
-            if isinstance(call, CallProblem):
-                work.results[index] = _unreadable(call)
-                continue
-            refusal = self._limits.refuse(call, position, len(work.calls))
-            position += 1
-            if refusal is not None:
-                work.rejected += 1
-                work.results[index] = _refused(
-                    call, ErrorCode.RESOURCE_EXHAUSTED, refusal
-                )
-                continue
-            ready.append(index)
-        if len(ready) == 1:
-            await self._one(work, ready[0])
-        elif ready:
-            await self._all(work, ready)
-
-    async def _all(self, work: Round, ready: list[int]) -> None:
-        run = self._one if len(ready) <= self._concurrency else self._one_in_slot
-        tasks = [asyncio.create_task(run(work, index)) for index in ready]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-
-    async def _one_in_slot(self, work: Round, index: int) -> None:
-        async with self._slots:
-            await self._one(work, index)
-
-    async def _one(self, work: Round, index: int) -> None:
-        call = work.calls[index]
-        assert isinstance(call, ToolCall)  # noqa: S101 - problems never come here
-        if self._trace is None:
-            work.results[index] = await self._decide(call)
-            return
-        await self._emit("tool_call_start", call, arguments=self._shown(call))
-        blocked = False
-        error = "CancelledError"
-        try:
-            result = await self._decide(call)
-            work.results[index] = result
-            blocked = result.error_code is ErrorCode.APPROVAL_DENIED
-            error = "" if result.error_code is None else result.error_code.value
-        finally:
-            facts = {"error": error} if error else {}
-            await self._emit("tool_call_end", call, blocked=blocked, **facts)
-
-    async def _decide(self, call: ToolCall) -> ToolResult:
-        if self._check is not None:
-            failed: ToolResult | None = self._check(call)
-            if failed is not None:
-                return failed
-        if self._gate is not None:
-            decision = await self._gate.request(_request(call))
-            if not decision.approved:
-                why = f": {decision.reason}" if decision.reason else ""
-                text = f"Tool '{call.name}' blocked by approval{why}"
-                return _refused(call, ErrorCode.APPROVAL_DENIED, text)
-        if self._run_checked is not None:
-            checked: ToolResult = await self._run_checked(call)
-            return checked
-        return (await self._runner.run_calls([call]))[0]
-
-    def _shown(self, call: ToolCall) -> dict[str, Any]:
-        if self._redact_arguments:
-            return dict.fromkeys(call.arguments, "[redacted]")
-        return {key: thaw(value) for key, value in call.arguments.items()}
-
-    async def _emit(self, kind: str, call: ToolCall, **facts: Any) -> None:
-        payload = {"tool_name": call.name, "tool_call_id": call.id, **facts}
-        await emit_trace(self._trace, TraceEvent.create(kind, payload))
-
-
-def _request(call: ToolCall) -> ApprovalRequest:
-    arguments = {key: thaw(value) for key, value in call.arguments.items()}
-    facts = {"tool_call_id": call.id, "arguments": arguments}
-    return ApprovalRequest.create("tool_call", call.name, facts)
-
-
-def _unreadable(problem: CallProblem) -> ToolResult:
-    info = ErrorInfo.from_code(problem.code, problem.to_observation())
-    return ToolResult(
-        tool=problem.name or "unknown",
-        error_info=info,
-        call_id=problem.call_id,
-        attempts=0,
-    )
-
-
-def _refused(call: ToolCall, code: ErrorCode, text: str) -> ToolResult:
-    return ToolResult.failure(call, ErrorInfo.from_code(code, text), attempts=0)
+    try:
+        return render_result(result.result)
+    except (TypeError, ValueError, RecursionError) as exc:
+        kind = type(result.result).__name__
+        return (
+            f"Tool '{result.tool}' returned {kind}, which cannot be written as JSON: "
+            f"{exc}"
+        )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
+from executionkit._clock import get_clock
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
@@ -17,7 +20,12 @@ from executionkit.cost import (
     response_usage,
 )
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
-from executionkit.errors import DeadlineExceededError, ExecutionKitError
+from executionkit.errors import (
+    BadResponseError,
+    DeadlineExceededError,
+    ExecutionKitError,
+    LLMError,
+)
 from executionkit.patterns._call import ModelCall
 from executionkit.types import StreamingPatternResult, TokenUsage
 
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ("checked_stream",)
 
-_CHARS_PER_TOKEN = 4
+_CHARS_PER_TOKEN: Final = 4
+_log = logging.getLogger("executionkit")
 
 
 async def checked_stream(
@@ -43,9 +52,14 @@ async def checked_stream(
 
     The budget is checked and the call reserved before this returns; the request is
     sent when the first text is asked for. A failure before the first text is retried
-    like a call. Leaving the stream early (`aclose()`, `async with`, cancellation)
-    aborts the request; what it used is counted: as reported if the provider said so,
-    else estimated from the text received (the true cost is unknown, not zero).
+    like a call, one after it is raised. The deadline of the context in which this is
+    called holds for the whole stream.
+
+    Leaving the stream early (`aclose()`, also from another task, `async with`, or a
+    cancelled read) ends it for good and aborts the request; what it used is counted:
+    as reported if the provider said so, else estimated from the messages and the text
+    received, four characters a token (the true cost is unknown, not zero). Each library
+    error carries the cost, and the text so far as `metadata["partial_text"]`.
 
     Args:
         provider: A provider with `stream`.
@@ -69,14 +83,52 @@ async def checked_stream(
     left = remaining_deadline()
     if left is not None and left <= 0:
         msg = "The deadline has passed; no request was sent"
-        raise DeadlineExceededError(msg)
+        raise DeadlineExceededError(msg, cost=tracker.to_usage())
     limits = budget if isinstance(budget, Budget) else Budget.from_usage(budget)
     call = ModelCall(provider, messages, tracker, limits, trace, kwargs)
     held = await call.admit(1)
-    stream = _Stream(provider, messages, kwargs, call, held, retry or DEFAULT_RETRY)
+    stream = _Stream(
+        _Opening(provider, messages, kwargs),
+        call,
+        held,
+        tracker,
+        retry or DEFAULT_RETRY,
+        left,
+    )
     return StreamingPatternResult(
         stream, {"streaming": True}, _usage_source=tracker.to_usage
     )
+
+
+class _Opening:
+    """What is needed to send the request, any number of times."""
+
+    __slots__ = ("kwargs", "messages", "provider")
+
+    def __init__(
+        self,
+        provider: StreamingProvider,
+        messages: Sequence[dict[str, Any]],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.provider = provider
+        self.messages = messages
+        self.kwargs = kwargs
+
+    async def open(self, sink: list[LLMResponse]) -> AsyncIterator[str]:
+        stream: Any = self.provider.stream(
+            self.messages, usage_sink=sink, **self.kwargs
+        )
+        if inspect.isawaitable(stream):  # `stream` was written as a coroutine
+            stream = await stream
+        if not hasattr(stream, "__anext__"):
+            msg = (
+                f"{type(self.provider).__name__}.stream() must return an async "
+                f"iterator of text, got {type(stream).__name__}"
+            )
+            raise BadResponseError(msg)
+        source: AsyncIterator[str] = stream
+        return source
 
 
 class _Stream(AsyncIterator[str]):
@@ -84,20 +136,22 @@ class _Stream(AsyncIterator[str]):
 
     def __init__(
         self,
-        provider: StreamingProvider,
-        messages: Sequence[dict[str, Any]],
-        kwargs: dict[str, Any],
+        opening: _Opening,
         call: ModelCall,
         held: Reservation,
+        tracker: CostTracker,
         retry: RetryConfig,
+        seconds: float | None,
     ) -> None:
-        self._provider = provider
-        self._messages = messages
-        self._kwargs = kwargs
+        self._opening = opening
         self._call = call
         self._held: Reservation | None = held
+        self._tracker = tracker
         self._retry = retry
+        self._clock = get_clock()
+        self._due = None if seconds is None else self._clock.monotonic() + seconds
         self._attempt = 1
+        self._sent = False
         self._source: AsyncIterator[str] | None = None
         self._sink: list[LLMResponse] = []
         self._text: list[str] = []
@@ -109,107 +163,169 @@ class _Stream(AsyncIterator[str]):
     async def __anext__(self) -> str:
         if self._closed:
             raise StopAsyncIteration
+        text: Any  # a provider of one's own may give anything
         try:
-            if self._source is None:
-                text = await run_with_retry(
-                    self._open, self._retry, on_retry=self._call.on_retry
-                )
+            if self._due is not None:
+                text = await self._next_in_time()
+            elif self._source is None:
+                text = await self._next()
             else:
                 text = await anext(self._source, None)
         except asyncio.CancelledError as exc:
-            await self._leave(exc)
-            raise
-        except ExecutionKitError as exc:
-            await self._fail(exc)
+            await self._end(exc)
             raise
         except Exception as exc:
-            await self._fail(exc)
+            if self._is_over():  # what reading a closed stream gives is of no interest
+                raise StopAsyncIteration from exc
+            await self._end(exc)
             raise
+        if self._is_over():  # by another task, while this one was waiting
+            await _close(self._source)
+            raise StopAsyncIteration
         if text is None:
             await self._complete()
             raise StopAsyncIteration
+        if not isinstance(text, str):
+            error = BadResponseError(
+                f"the stream gave a {type(text).__name__} instead of text"
+            )
+            await self._end(error)
+            raise error
         self._text.append(text)
         return text
 
-    async def _open(self, number: int) -> str | None:
+    def _is_over(self) -> bool:
+        return self._closed
+
+    async def _next(self) -> str | None:
+        if self._source is not None:
+            return await anext(self._source, None)
+        return await run_with_retry(
+            self._first, self._retry, deadline=self._due, on_retry=self._call.on_retry
+        )
+
+    async def _next_in_time(self) -> str | None:
+        assert self._due is not None  # noqa: S101 - why this is called
+        limit = self._clock.timeout(max(0.0, self._due - self._clock.monotonic()))
+        try:
+            async with limit:
+                return await self._next()
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            msg = "The deadline was reached in the middle of a stream"
+            raise DeadlineExceededError(msg) from exc
+
+    async def _first(self, number: int) -> str | None:
         """One attempt: send the request and wait for the first text."""
+        if self._closed:  # by another task, during the pause before this attempt
+            return None
         self._attempt = number
         if self._held is None:
             self._held = await self._call.admit(number)
+        if self._is_over():
+            await self._withdraw()
+            return None
         self._sink = []
-        source = self._provider.stream(
-            self._messages, usage_sink=self._sink, **self._kwargs
-        )
+        self._sent = True
         try:
-            first = await anext(source, None)
+            self._source = await self._opening.open(self._sink)
+            return None if self._is_over() else await anext(self._source, None)
         except Exception as exc:
-            await _close(source)
-            self._held.keep()
-            self._held = None
+            await self._attempt_failed(number, exc)
+            raise
+
+    async def _withdraw(self) -> None:
+        """The stream was closed while its request waited for room in the budget."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.refund()
+            await self._call.failed(self._attempt, asyncio.CancelledError())
+
+    async def _attempt_failed(self, number: int, exc: Exception) -> None:
+        source, self._source = self._source, None
+        held, self._held = self._held, None
+        self._sent = False
+        if held is not None:
+            held.keep()
+        await _close(source)
+        if held is not None:
             await self._call.failed(number, exc)
-            raise
-        except BaseException:
-            self._source = source
-            raise
-        self._source = source
-        return first
 
     async def aclose(self) -> None:
         """Leave the stream: abort the request and settle the account."""
         if not self._closed:
-            await self._leave(None)
+            await self._end(None)
 
-    async def _leave(self, exc: BaseException | None) -> None:
+    async def _end(self, exc: BaseException | None) -> None:
+        """Leave before the end: because of `exc`, or because nobody reads on."""
         self._closed = True
-        source, held = self._source, self._held
-        if source is not None:
-            await _close(source)
-        if held is None:
-            return
-        if source is None and exc is None:
+        held, self._held = self._held, None
+        partial = self._partial()
+        if held is not None and self._sent:
+            held.settle(response_usage(partial))
+        elif held is not None:
             held.refund()  # no request was ever sent
-            await self._call.failed(self._attempt, asyncio.CancelledError())
-            return
-        response = self._partial()
-        held.settle(response_usage(response))
-        if exc is None:
-            await self._call.ended(self._attempt, response, closed_early=True)
-        else:
-            await self._call.failed(self._attempt, exc)
-
-    async def _fail(self, exc: Exception) -> None:
-        self._closed = True
-        if self._source is not None:
+        if isinstance(exc, ExecutionKitError):
+            exc.cost = self._tracker.to_usage()
+            exc.metadata.setdefault("partial_text", partial.content)
+        if isinstance(exc, LLMError) and not exc.partial_text:
+            exc.partial_text = partial.content
+        try:
             await _close(self._source)
-        if self._held is not None:
-            self._held.settle(response_usage(self._partial()))
+        finally:
+            if held is not None:
+                await self._report(exc, partial)
+
+    async def _report(self, exc: BaseException | None, partial: LLMResponse) -> None:
+        if exc is not None:
             await self._call.failed(self._attempt, exc)
+        else:
+            await self._call.ended(self._attempt, partial, closed_early=True)
 
     async def _complete(self) -> None:
         self._closed = True
-        assert self._held is not None  # noqa: S101 - held since the start
+        held, self._held = self._held, None
+        assert held is not None  # noqa: S101 - held since the start
         response = self._sink[-1] if self._sink else self._partial()
-        self._held.settle(response_usage(response))
+        held.settle(response_usage(response))
         await self._call.ended(self._attempt, response)
 
     def _partial(self) -> LLMResponse:
         """What is known of an unfinished reply; its usage estimated if need be."""
-        if self._sink:
-            return self._sink[-1]
-        known = getattr(self._source, "partial_response", None)
         text = "".join(self._text)
-        if callable(known):
-            response: LLMResponse = known()
-            if response.usage:
+        known = [*self._sink[-1:], _said_by(self._source)]
+        for response in known:
+            if response is not None and response.usage:
                 return response
-        made = -(-len(text) // _CHARS_PER_TOKEN)
-        usage = {"input_tokens": estimate_tokens(self._messages), "output_tokens": made}
-        return LLMResponse(text, finish_reason="unknown", usage=usage)
+        usage: dict[str, int] = {}
+        if self._sent:
+            usage = {
+                "input_tokens": estimate_tokens(self._opening.messages),
+                "output_tokens": -(-len(text) // _CHARS_PER_TOKEN),
+            }
+        for response in known:
+            if response is not None:
+                return replace(response, usage=usage)
+        return LLMResponse(text, finish_reason="incomplete", usage=usage)
 
 
-async def _close(source: AsyncIterator[str]) -> None:
+def _said_by(source: object) -> LLMResponse | None:
+    """What a stream of ours tells about an unfinished reply."""
+    tell = getattr(source, "partial_response", None)
+    said = tell() if callable(tell) else None
+    return said if isinstance(said, LLMResponse) else None
+
+
+async def _close(source: AsyncIterator[str] | None) -> None:
     close = getattr(source, "aclose", None)
-    if close is not None:
+    # A generator that is being read by another task cannot be closed by this one; its
+    # reader sees that the stream is over, and closes it.
+    if close is None or getattr(source, "ag_running", False):
+        return
+    try:
         outcome = close()
         if inspect.isawaitable(outcome):
             await outcome
+    except Exception:  # noqa: BLE001 - an aborted request has nothing more to say
+        _log.debug("closing a stream failed", exc_info=True)

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from executionkit._clock import get_clock
-from executionkit._threads import run_in_thread
-from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
-from executionkit.engine.schema import Validator, compile_schema
-from executionkit.errors import (
-    ErrorCode,
-    ToolExecutionError,
-    ToolNotFoundError,
-    ToolTimeoutError,
+from executionkit.calls import ErrorInfo, ToolCall, ToolResult
+from executionkit.context import remaining_deadline
+from executionkit.engine.schema import SchemaError, Validator, compile_schema
+from executionkit.errors import ErrorCode, ToolNotFoundError
+from executionkit.patterns._tool_call import (
+    ProgressCallback,
+    ToolRun,
+    is_async,
+    stop_runs,
 )
-from executionkit.types import thaw
-
-if TYPE_CHECKING:
-    from executionkit.types import Tool
+from executionkit.types import Tool
 
 __all__ = ("ToolListRunner",)
 
@@ -38,30 +28,67 @@ __all__ = ("ToolListRunner",)
 class _Entry:
     """What one tool needs at call time, worked out once."""
 
-    __slots__ = ("is_async", "timeout", "tool", "validator")
+    __slots__ = ("on_loop", "timeout", "tool", "validator")
 
     def __init__(self, tool: Tool, timeout: float | None) -> None:
         self.tool = tool
-        self.timeout = tool.timeout if timeout is None else timeout
-        self.is_async = _is_async(tool.execute)
-        self.validator: Validator = compile_schema(tool.parameters)
+        self.timeout = _checked_timeout(tool, timeout)
+        self.on_loop = is_async(tool.execute)
+        try:
+            self.validator: Validator = compile_schema(tool.parameters)
+        except SchemaError as exc:
+            exc.add_note(f"In `parameters` of the tool '{tool.name}'")
+            raise
+
+
+def _checked_timeout(tool: Tool, timeout: float | None) -> float | None:
+    limit: Any = tool.timeout if timeout is None else timeout
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+        msg = f"`timeout` of the tool '{tool.name}' must be > 0 seconds, got {limit!r}"
+        raise ValueError(msg)
+    return limit
 
 
 class ToolListRunner:
     """Runs calls of a list of `Tool`: validate, run under a timeout, never raise.
 
+    What a tool raises is its result, with two exceptions: `KeyboardInterrupt` and
+    `SystemExit` end the program as everywhere else (to keep a tool's `sys.exit()`
+    from doing so, run it in another process). Async functions run on the event loop,
+    others in threads of the library; a thread that overruns its timeout is abandoned
+    and counted (`executionkit._threads.thread_stats`), it cannot be killed.
+
     Args:
         tools: The tools; names must be unique.
         timeout: Seconds per call, instead of each tool's own. None = the tool's.
+        on_progress: Called with each value that a generator tool yields.
 
     Raises:
-        ValueError: When two tools have one name.
+        TypeError: When something in `tools` is not a `Tool`, or `on_progress` is async.
+        ValueError: When two tools have one name, or a timeout is not above 0.
+        SchemaError: When the parameters of a tool are no JSON Schema.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        timeout: float | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> None:
+        if inspect.iscoroutinefunction(on_progress):
+            msg = "`on_progress` must be a plain function: it is never awaited"
+            raise TypeError(msg)
+        self._on_progress = on_progress
         self._entries: dict[str, _Entry] = {}
         doubles: list[str] = []
         for tool in tools:
+            given: object = tool
+            if not isinstance(given, Tool):
+                msg = f"`tools` must hold `Tool` objects, got {type(tool).__name__}"
+                raise TypeError(msg)
             if tool.name in self._entries and tool.name not in doubles:
                 doubles.append(tool.name)
             self._entries[tool.name] = _Entry(tool, timeout)
@@ -98,143 +125,36 @@ class ToolListRunner:
         info = ErrorInfo.from_code(error.code, text, error.details)
         return ToolResult.failure(call, info, attempts=0)
 
+    def start(self, call: ToolCall) -> ToolRun | ToolResult:
+        """Start a call that `check_call` let through; a result when it is too late."""
+        left = remaining_deadline()
+        if left is not None and left <= 0:
+            text = f"Tool '{call.name}' was not run: the deadline of the request has passed"
+            info = ErrorInfo.from_code(ErrorCode.DEADLINE_EXCEEDED, text)
+            return ToolResult.failure(call, info, attempts=0)
+        entry = self._entries[call.name]
+        return ToolRun(
+            entry.tool,
+            call,
+            entry.timeout,
+            on_loop=entry.on_loop,
+            on_progress=self._on_progress,
+        )
+
     async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
-        if len(calls) == 1:
-            return [await self.run_call(calls[0])]
-        return await _together([self.run_call(call) for call in calls])
+        begun = [self.check_call(call) or self.start(call) for call in calls]
+        runs = [item for item in begun if isinstance(item, ToolRun)]
+        try:
+            if runs:
+                await asyncio.gather(*[run.outcome for run in runs])
+        except BaseException:
+            await stop_runs(runs)
+            raise
+        return [
+            item.outcome.result() if isinstance(item, ToolRun) else item
+            for item in begun
+        ]
 
     async def run_call(self, call: ToolCall) -> ToolResult:
         """Validate and run one call."""
-        return self.check_call(call) or await self.run_checked(call)
-
-    async def run_checked(self, call: ToolCall) -> ToolResult:
-        """Run one call that `check_call` has let through."""
-        entry = self._entries[call.name]
-        clock = get_clock()
-        began = clock.monotonic()
-        started = clock.wall()
-        caught: BaseException | None = None
-        value: Any = None
-        cancels = _cancel_count()
-        limit = clock.timeout(entry.timeout)
-        try:
-            async with limit:
-                value = await _invoke(entry, call)
-        except asyncio.CancelledError as exc:
-            if _cancel_count() > cancels:
-                raise  # the caller itself is being cancelled
-            caught = exc
-        except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
-            caught = exc
-        duration = clock.monotonic() - began
-        if caught is None:
-            return _success(call, value, started, duration)
-        return ToolResult(
-            tool=call.name,
-            error_info=_explain(entry, call, caught, expired=limit.expired()),
-            call_id=call.id,
-            exception=caught,
-            start_time=started,
-            end_time=started + duration,
-            duration=duration,
-        )
-
-
-async def _together(coroutines: Sequence[Any]) -> list[ToolResult]:
-    tasks = [asyncio.ensure_future(item) for item in coroutines]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-def _cancel_count() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-async def _invoke(entry: _Entry, call: ToolCall) -> Any:
-    # Tools get a plain dict of their own; the call's arguments stay read-only.
-    execute: Callable[..., Any] = entry.tool.execute
-    arguments = _plain(call.arguments)
-    if entry.is_async:
-        outcome = execute(**arguments)
-    else:
-        outcome = await run_in_thread(execute, **arguments)
-    if inspect.isawaitable(outcome):
-        outcome = await outcome
-    if isinstance(outcome, AsyncIterator):
-        return await _last_of(outcome)
-    if isinstance(outcome, Iterator):
-        return await run_in_thread(_last_of_sync, outcome)
-    return outcome
-
-
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: thaw(value) for key, value in arguments.items()}
-
-
-async def _last_of(items: AsyncIterator[Any]) -> Any:
-    last: Any = None
-    try:
-        async for item in items:
-            last = item
-    finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            await close()
-    return last
-
-
-def _last_of_sync(items: Iterator[Any]) -> Any:
-    last: Any = None
-    for item in items:
-        last = item
-    return last
-
-
-def _success(call: ToolCall, value: Any, started: float, duration: float) -> ToolResult:
-    try:
-        render_result(value)
-    except (TypeError, ValueError, RecursionError) as exc:
-        text = (
-            f"Tool '{call.name}' returned {type(value).__name__}, "
-            f"which cannot be written as JSON: {exc}"
-        )
-        info = ErrorInfo.from_code(ErrorCode.TOOL_RESULT_ERROR, text)
-        return ToolResult.failure(call, info, start_time=started, duration=duration)
-    return ToolResult(
-        tool=call.name,
-        result=value,
-        call_id=call.id,
-        start_time=started,
-        end_time=started + duration,
-        duration=duration,
-    )
-
-
-def _explain(
-    entry: _Entry, call: ToolCall, caught: BaseException, *, expired: bool
-) -> ErrorInfo:
-    if expired and isinstance(caught, TimeoutError) and entry.timeout is not None:
-        error = ToolTimeoutError(call.name, entry.timeout)
-        text = f"Tool execution timed out after {entry.timeout}s"
-        return ErrorInfo.from_code(error.code, text, error.details)
-    failed = ToolExecutionError(call.name, caught)
-    return ErrorInfo.from_code(
-        failed.code,
-        f"Tool '{call.name}' failed: {type(caught).__name__}",
-        {"tool_name": call.name, "type": type(caught).__name__},
-    )
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    target: Any = function
-    while hasattr(target, "func"):  # functools.partial
-        target = target.func
-    checks = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    call = getattr(type(target), "__call__", None)  # noqa: B004 - objects too
-    return any(check(target) or (call and check(call)) for check in checks)
+        return (await self.run_calls([call]))[0]

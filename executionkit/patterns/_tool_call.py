@@ -1,0 +1,377 @@
+"""One call of one tool: a task of its own, a time limit, and an end that is certain."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from executionkit._clock import get_clock
+from executionkit._threads import run_in_thread
+from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
+from executionkit.context import remaining_deadline
+from executionkit.errors import ErrorCode, ToolExecutionError, ToolTimeoutError
+from executionkit.types import thaw
+
+if TYPE_CHECKING:
+    from executionkit._clock import Clock, TimerHandle
+    from executionkit.types import Tool
+
+__all__ = ("ProgressCallback", "ToolRun", "is_async", "stop_runs")
+
+ProgressCallback: TypeAlias = Callable[[ToolCall, Any], None]
+"""Called on the event loop with each item that a generator tool yields."""
+
+GRACE_SECONDS: Final = 1.0
+"""How long a cancelled tool may take to end before it is left behind."""
+
+_MAX_ITEMS: Final = 100
+_MAX_UNREAD: Final = 64
+_log = logging.getLogger("executionkit")
+
+
+def is_async(function: object) -> bool:
+    """Whether calling `function` blocks nothing: async, or an async generator.
+
+    Partial functions and objects with an async `__call__` are seen through. A plain
+    function that returns an awaitable counts as blocking: it is called in a thread,
+    and what it returns is awaited on the loop.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    candidates = (function, getattr(type(function), "__call__", None))  # noqa: B004
+    return any(
+        inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item)
+        for item in candidates
+    )
+
+
+class ToolRun:
+    """A tool at work, from its start to its result.
+
+    `outcome` is done when the call is: with a result in every case but that of a
+    cancelled caller. A tool that runs longer than allowed is cancelled; one that does
+    not end then is left behind after a grace of one second, so that nobody waits for
+    it any longer. Of a generator tool the last value is the result; all its values
+    are progress.
+    """
+
+    __slots__ = (
+        "_began",
+        "_by_deadline",
+        "_call",
+        "_clock",
+        "_expired",
+        "_left",
+        "_limit",
+        "_on_progress",
+        "_progress",
+        "_started",
+        "_stopped",
+        "_timer",
+        "_tool",
+        "outcome",
+        "result",
+        "task",
+    )
+
+    def __init__(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        timeout: float | None,
+        *,
+        on_loop: bool,
+        on_progress: ProgressCallback | None = None,
+    ) -> None:
+        self._tool = tool
+        self._call = call
+        self._on_progress = on_progress
+        self._progress: _Progress | None = None
+        self._limit, self._by_deadline = _sooner(timeout, remaining_deadline())
+        self._expired = self._stopped = self._left = False
+        self._clock = clock = get_clock()
+        self._began = clock.monotonic()
+        self._started = clock.wall()
+        self.outcome: asyncio.Future[ToolResult] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.result: ToolResult | None = None
+        """The result, also when nobody waits for `outcome` any more."""
+
+        self.task = asyncio.create_task(self._run(on_loop=on_loop))
+        self._timer: TimerHandle | None = None
+        if self._limit is not None:
+            self._timer = clock.call_later(self._limit, self._expire)
+
+    def cancel(self) -> None:
+        """The caller is gone: stop the tool; see `stop_runs`."""
+        if not self.task.done():
+            self._stopped = True
+            self.task.cancel()
+
+    async def _run(self, *, on_loop: bool) -> None:
+        try:
+            value = await self._invoke(on_loop=on_loop)
+            result = self._success(value)
+        except asyncio.CancelledError as exc:
+            # Nobody but this class cancels the task, save a loop that shuts down, and
+            # then the caller is cancelled too: any other cancellation is the tool's.
+            if self._stopped:
+                self.outcome.cancel()
+                raise
+            result = self._failure(exc)
+        except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
+            result = self._failure(exc)
+        except (KeyboardInterrupt, SystemExit):
+            self.outcome.cancel()
+            raise  # ends the event loop: no tool's output
+        except BaseException as exc:  # noqa: BLE001 - carried to the caller's task
+            if not self.outcome.done():
+                self.outcome.set_exception(exc)
+            return
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._left = True
+            if self._progress is not None:
+                self._progress.leave()
+        self._settle(result)
+
+    def _settle(self, result: ToolResult) -> None:
+        if self.result is None:
+            self.result = result
+        if not self.outcome.done():
+            self.outcome.set_result(result)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self.task.cancel()
+        self._timer = self._clock.call_later(GRACE_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        _log.warning(
+            "tool '%s' does not end although it was cancelled; it is left behind",
+            self._call.name,
+        )
+        leave_behind(self.task)
+        self._settle(self._timed_out())
+
+    async def _invoke(self, *, on_loop: bool) -> Any:
+        # Tools get plain data of their own; the call's arguments stay read-only.
+        arguments = {key: thaw(value) for key, value in self._call.arguments.items()}
+        if on_loop:
+            outcome = self._tool.execute(**arguments)
+        else:
+            outcome = await run_in_thread(self._in_thread, arguments)
+        while inspect.isawaitable(outcome):
+            outcome = await outcome
+        if isinstance(outcome, AsyncGenerator):
+            return await self._collector().collect(outcome)
+        if isinstance(outcome, Generator):
+            return await run_in_thread(self._collector().drain, outcome)
+        return outcome
+
+    def _in_thread(self, arguments: Mapping[str, Any]) -> Any:
+        outcome = self._tool.execute(**arguments)
+        if isinstance(outcome, Generator) and not inspect.isawaitable(outcome):
+            # In the thread that made it: what it opens may be bound to its thread.
+            return self._collector().drain(outcome)
+        return outcome
+
+    def _collector(self) -> _Progress:
+        loop = self.outcome.get_loop()
+        self._progress = _Progress(self._call, self._on_progress, loop)
+        if self._left:  # the caller went before the generator was even made
+            self._progress.leave()
+        return self._progress
+
+    def _success(self, value: Any) -> ToolResult:
+        duration = self._clock.monotonic() - self._began
+        try:
+            render_result(value)
+        except (TypeError, ValueError, RecursionError) as exc:
+            text = (
+                f"Tool '{self._call.name}' returned {type(value).__name__}, "
+                f"which cannot be written as JSON: {exc}"
+            )
+            return self._failed(ErrorCode.TOOL_RESULT_ERROR, text, exc)
+        return ToolResult(
+            tool=self._call.name,
+            result=value,
+            call_id=self._call.id,
+            start_time=self._started,
+            end_time=self._started + duration,
+            duration=duration,
+        )
+
+    def _failure(self, exc: BaseException) -> ToolResult:
+        name = self._call.name
+        if self._expired and isinstance(exc, asyncio.CancelledError):
+            return self._timed_out()
+        kind = type(exc).__name__
+        failed = ToolExecutionError(name, exc)
+        details = {"tool_name": name, "type": kind}
+        return self._failed(failed.code, f"Tool '{name}' failed: {kind}", exc, details)
+
+    def _timed_out(self) -> ToolResult:
+        name, limit = self._call.name, self._limit or 0.0
+        if self._by_deadline:
+            text = f"Tool '{name}' was stopped: the deadline of the request passed"
+            return self._failed(ErrorCode.DEADLINE_EXCEEDED, text, TimeoutError(text))
+        error = ToolTimeoutError(name, limit)
+        text = f"Tool execution timed out after {limit}s"
+        return self._failed(error.code, text, TimeoutError(text), error.details)
+
+    def _failed(
+        self,
+        code: ErrorCode,
+        text: str,
+        exc: BaseException,
+        details: Mapping[str, Any] | None = None,
+    ) -> ToolResult:
+        duration = self._clock.monotonic() - self._began
+        made = self._progress.items() if self._progress is not None else []
+        return ToolResult(
+            tool=self._call.name,
+            result=made or None,
+            call_id=self._call.id,
+            error_info=ErrorInfo.from_code(code, text, details),
+            exception=exc,
+            start_time=self._started,
+            end_time=self._started + duration,
+            duration=duration,
+            is_partial=bool(made),
+        )
+
+
+class _Progress:
+    """Takes what a generator yields: keeps it, reports it, closes the generator."""
+
+    def __init__(
+        self,
+        call: ToolCall,
+        report: ProgressCallback | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._call = call
+        self._report = report
+        self._loop = loop
+        self._kept: deque[Any] = deque(maxlen=_MAX_ITEMS)
+        self._left = False
+        # A generator must not be faster than the loop for ever: memory is finite.
+        self._room = threading.Semaphore(_MAX_UNREAD)
+
+    def leave(self) -> None:
+        """Nobody waits any more: a generator in a thread ends at its next value."""
+        self._left = True
+        self._room.release()
+
+    def items(self) -> list[Any]:
+        """The newest values, as far as they are JSON; else their types' names."""
+        return [_as_json(item) for item in list(self._kept)]
+
+    async def collect(self, generator: AsyncGenerator[Any, Any]) -> Any:
+        last: Any = None
+        try:
+            async for item in generator:
+                last = item
+                self._kept.append(item)
+                self._tell(item)
+        finally:
+            await generator.aclose()
+        return last
+
+    def drain(self, generator: Generator[Any, Any, Any]) -> Any:
+        """Run a sync generator to its end; what it returns counts more than yields."""
+        last: Any = None
+        try:
+            while not self._left:
+                try:
+                    last = next(generator)
+                except StopIteration as stop:
+                    return last if stop.value is None else stop.value
+                self._kept.append(last)
+                if self._report is not None:
+                    self._room.acquire()
+                    self._loop.call_soon_threadsafe(self._read, last)
+        finally:
+            generator.close()
+        return None
+
+    def _read(self, item: Any) -> None:
+        self._room.release()
+        self._tell(item)
+
+    def _tell(self, item: Any) -> None:
+        if self._report is None or self._left:
+            return
+        try:
+            self._report(self._call, item)
+        except Exception:  # noqa: BLE001 - a user's callback must not end the tool
+            _log.warning("the progress callback failed", exc_info=True)
+
+
+def _as_json(item: Any) -> Any:
+    try:
+        render_result(item)
+    except (TypeError, ValueError, RecursionError):
+        return type(item).__name__
+    return item
+
+
+def _sooner(timeout: float | None, deadline: float | None) -> tuple[float | None, bool]:
+    """The limit that ends first, and whether it is the deadline of the request."""
+    if deadline is None or (timeout is not None and timeout <= deadline):
+        return timeout, False
+    return deadline, True
+
+
+async def stop_runs(runs: Collection[ToolRun], clock: Clock | None = None) -> None:
+    """Cancel what still runs, and wait for its end, a second at most."""
+    for run in runs:
+        run.cancel()
+    pending = {run.task for run in runs if not run.task.done()}
+    if pending:
+        await _wait_within(pending, GRACE_SECONDS, clock or get_clock())
+    for run in runs:
+        if not run.task.done():
+            leave_behind(run.task)
+            run.outcome.cancel()
+
+
+async def _wait_within(
+    tasks: set[asyncio.Task[None]], seconds: float, clock: Clock
+) -> None:
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fire() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = clock.call_later(seconds, fire)
+    try:
+        waiting: set[asyncio.Future[None]] = {*tasks}
+        while waiting and not over.done():
+            _, waiting = await asyncio.wait(
+                {*waiting, over}, return_when=asyncio.FIRST_COMPLETED
+            )
+            waiting.discard(over)
+    finally:
+        timer.cancel()
+        over.cancel()
+
+
+def leave_behind(task: asyncio.Task[None]) -> None:
+    """Let a task end by itself; its failure is nobody's any more."""
+    task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

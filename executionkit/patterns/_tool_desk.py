@@ -1,0 +1,374 @@
+"""Takes the calls of a reply through limits, checks, approval and the runner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from executionkit._clock import get_clock
+from executionkit.approval import ApprovalGate, ApprovalRequest
+from executionkit.calls import (
+    CallProblem,
+    ErrorInfo,
+    ToolCall,
+    ToolResult,
+    ToolRunner,
+)
+from executionkit.errors import (
+    ApprovalDeniedError,
+    ApprovalTimeoutError,
+    DeadlineExceededError,
+    ErrorCode,
+    ExecutionKitError,
+    ToolProcessorError,
+    ToolTimeoutError,
+)
+from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.patterns._tool_call import ToolRun, stop_runs
+from executionkit.patterns._tool_list import ToolListRunner
+from executionkit.types import thaw
+
+if TYPE_CHECKING:
+    from executionkit.patterns._react_round import Round
+
+__all__ = ("CallLimits", "ToolDesk")
+
+
+class CallLimits:
+    """How many tool calls a run may make; counts as calls are let through.
+
+    A call that is let through counts, also when it then turns out to be invalid.
+
+    Args:
+        per_round: Calls of one reply.
+        total: Calls of the run. None = no limit.
+        per_tool: Calls of the run by tool name.
+
+    Raises:
+        ValueError: When a limit is no whole number of at least 0.
+    """
+
+    __slots__ = ("_left", "_per_round", "_per_tool")
+
+    def __init__(
+        self,
+        per_round: int,
+        total: int | None,
+        per_tool: Mapping[str, int] | None,
+    ) -> None:
+        self._per_round = per_round
+        self._left = total
+        self._per_tool = dict(per_tool or {})
+        named = {f"tool_call_limits[{k!r}]": v for k, v in self._per_tool.items()}
+        if total is not None:
+            named["max_tool_calls"] = total
+        for name, value in named.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                msg = f"{name} must be >= 0, got {value!r}"
+                raise ValueError(msg)
+
+    def check_names(self, offered: Collection[str]) -> None:
+        """Refuse a limit for a tool that is not on offer: a slip would be no limit.
+
+        Raises:
+            ValueError: Naming it and the tools on offer.
+        """
+        for name in self._per_tool:
+            if name not in offered:
+                known = ", ".join(sorted(offered)) or "none"
+                msg = f"`tool_call_limits` names {name!r}, which is not on offer ({known})"
+                raise ValueError(msg)
+
+    def refuse(self, call: ToolCall, position: int, requested: int) -> str | None:
+        """Why `call` may not run, in words for the model; None lets it through."""
+        if position >= self._per_round:
+            return (
+                f"Not run: {requested} tool calls were requested in one reply and "
+                f"the limit is {self._per_round}. Retry with fewer calls."
+            )
+        if self._left is not None and self._left <= 0:
+            return "Not run: the limit of tool calls for this run is reached."
+        if self._per_tool.get(call.name, 1) <= 0:
+            return f"Not run: the limit of calls to '{call.name}' is reached."
+        if self._left is not None:
+            self._left -= 1
+        if call.name in self._per_tool:
+            self._per_tool[call.name] -= 1
+        return None
+
+
+class ToolDesk:
+    """Runs the calls of one reply at once, and records what became of each.
+
+    Args:
+        runner: Runs the tools.
+        offered: The names of the tools on offer; no other one is ever run.
+        limits: How many calls may run.
+        gate: Asked before each valid call.
+        trace: Receives `tool_call_start` and `tool_call_end` for each call that is
+            not over a limit.
+        redact_arguments: Hide argument values in trace events.
+        concurrency: Calls in flight at once.
+        timeout: Seconds per call, waiting included, for a runner other than a list.
+    """
+
+    def __init__(
+        self,
+        runner: ToolRunner,
+        offered: Collection[str],
+        limits: CallLimits,
+        *,
+        gate: ApprovalGate | None,
+        trace: TraceCallback | None,
+        redact_arguments: bool,
+        concurrency: int,
+        timeout: float | None,
+    ) -> None:
+        self._runner = runner
+        self._list = runner if isinstance(runner, ToolListRunner) else None
+        self._offered = offered
+        self._limits = limits
+        self._gate = gate
+        self._trace = trace
+        self._redact_arguments = redact_arguments
+        self._slots = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._timeout = timeout
+
+    async def run(self, work: Round) -> None:
+        """Fill `work.results`; those that are done stay when this is cancelled."""
+        ready = self._admit(work)
+        plain = self._gate is None and self._trace is None
+        if plain and self._list is not None and len(ready) <= self._concurrency:
+            await self._start_all(self._list, work, ready)
+        elif len(ready) == 1:
+            await self._one(work, ready[0])
+        elif ready:
+            await self._all(work, ready)
+
+    def _admit(self, work: Round) -> list[int]:
+        """The places of the calls that may run; the others get their answers."""
+        ready: list[int] = []
+        position = 0
+        for index, call in enumerate(work.calls):
+            if isinstance(call, CallProblem):
+                work.results[index] = _unreadable(call)
+                continue
+            refusal = self._limits.refuse(call, position, len(work.calls))
+            position += 1
+            if refusal is None:
+                ready.append(index)
+                continue
+            work.rejected += 1
+            code = ErrorCode.RESOURCE_EXHAUSTED
+            work.results[index] = _refused(call, code, refusal)
+        return ready
+
+    async def _start_all(
+        self, runner: ToolListRunner, work: Round, ready: Sequence[int]
+    ) -> None:
+        """The short way: nobody to ask and nobody to tell."""
+        runs: dict[int, ToolRun] = {}
+        for index in ready:
+            call = _call_at(work, index)
+            begun = runner.check_call(call) or runner.start(call)
+            if isinstance(begun, ToolRun):
+                runs[index] = begun
+            else:
+                work.results[index] = begun
+        try:
+            if runs:
+                await asyncio.gather(*[run.outcome for run in runs.values()])
+        except BaseException:
+            await stop_runs(runs.values())
+            raise
+        finally:
+            for index, run in runs.items():
+                work.results[index] = run.result
+
+    async def _all(self, work: Round, ready: Sequence[int]) -> None:
+        run = self._one if len(ready) <= self._concurrency else self._one_in_slot
+        tasks = [asyncio.create_task(run(work, index)) for index in ready]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _one_in_slot(self, work: Round, index: int) -> None:
+        async with self._slots:
+            await self._one(work, index)
+
+    async def _one(self, work: Round, index: int) -> None:
+        if self._trace is None:
+            await self._decide(work, index)
+            return
+        call = _call_at(work, index)
+        error = ""
+        try:
+            await self._emit("tool_call_start", call, arguments=self._shown(call))
+            await self._decide(work, index)
+        except BaseException as exc:
+            error = type(exc).__name__
+            raise
+        finally:
+            result = work.results[index]
+            code = None if result is None else result.error_code
+            error = error or ("" if code is None else code.value)
+            facts = {"error": error} if error else {}
+            blocked = code is ErrorCode.APPROVAL_DENIED
+            await self._emit("tool_call_end", call, blocked=blocked, **facts)
+
+    async def _decide(self, work: Round, index: int) -> None:
+        """Check, then ask, then run: nobody is asked about a call that cannot run."""
+        call = _call_at(work, index)
+        refused = self._check(call)
+        if refused is None and self._gate is not None:
+            refused = await self._ask(self._gate, call)
+        if refused is not None:
+            work.results[index] = refused
+        elif self._list is None:
+            work.results[index] = await self._hand_over(call)
+        else:
+            await self._start_all(self._list, work, [index])
+
+    def _check(self, call: ToolCall) -> ToolResult | None:
+        if self._list is not None:
+            return self._list.check_call(call)
+        if call.name in self._offered:
+            return None
+        known = ", ".join(self._offered) or "none"
+        text = f"Error: Unknown tool '{call.name}'. Available tools: {known}"
+        return _refused(call, ErrorCode.TOOL_NOT_FOUND, text)
+
+    async def _ask(self, gate: ApprovalGate, call: ToolCall) -> ToolResult | None:
+        """The answer for the model when the call may not run."""
+        try:
+            decision = await gate.request(_request(call))
+        except (ApprovalTimeoutError, DeadlineExceededError):
+            raise  # the gate's policy says that silence ends the run
+        except ApprovalDeniedError as exc:
+            why = str(exc)
+        except Exception as exc:  # noqa: BLE001 - a broken gate is no consent
+            text = (
+                f"Tool '{call.name}' failed: {type(exc).__name__} "
+                "(in the approval check; the tool was not run)"
+            )
+            return _refused(call, ErrorCode.APPROVAL_DENIED, text, exc)
+        else:
+            if decision.approved is True:
+                return None
+            why = decision.reason
+        text = f"Tool '{call.name}' blocked by approval{f': {why}' if why else ''}"
+        return _refused(call, ErrorCode.APPROVAL_DENIED, text)
+
+    async def _hand_over(self, call: ToolCall) -> ToolResult:
+        """Run a call by somebody else's runner; what it raises is the result.
+
+        Only the caller's own cancellation and errors of a policy pass.
+        """
+        limit = get_clock().timeout(self._timeout)
+        try:
+            async with limit:
+                results: object = await self._runner.run_calls([call])
+        except ToolProcessorError as exc:
+            return ToolResult.failure(call, exc)
+        except ExecutionKitError:
+            raise
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _failed(call, exc)
+        except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
+            if limit.expired() and isinstance(exc, TimeoutError):
+                return _timed_out(call, self._timeout or 0.0)
+            return _failed(call, exc)
+        return self._only_one(results)
+
+    def _only_one(self, results: object) -> ToolResult:
+        if isinstance(results, (list, tuple)) and len(results) == 1:
+            result: object = results[0]
+            if isinstance(result, ToolResult):
+                return result
+            got = f"a {type(result).__name__}"
+        elif isinstance(results, (list, tuple)):
+            got = f"{len(results)} results"
+        else:
+            got = f"a {type(results).__name__}"
+        msg = (
+            f"{type(self._runner).__name__}.run_calls() must return a list of one "
+            f"ToolResult for each call; for 1 call it returned {got}"
+        )
+        raise ToolProcessorError(msg, ErrorCode.TOOL_RESULT_ERROR)
+
+    def _shown(self, call: ToolCall) -> dict[str, Any]:
+        if self._redact_arguments:
+            return dict.fromkeys(call.arguments, "[redacted]")
+        return {key: thaw(value) for key, value in call.arguments.items()}
+
+    async def _emit(self, kind: str, call: ToolCall, **facts: Any) -> None:
+        payload = {"tool_name": call.name, "tool_call_id": call.id, **facts}
+        await emit_trace(self._trace, TraceEvent.create(kind, payload))
+
+
+def _call_at(work: Round, index: int) -> ToolCall:
+    call = work.calls[index]
+    assert isinstance(call, ToolCall)  # noqa: S101 - problems are answered by `_admit`
+    return call
+
+
+def _request(call: ToolCall) -> ApprovalRequest:
+    arguments = {key: thaw(value) for key, value in call.arguments.items()}
+    facts = {"tool_call_id": call.id, "arguments": arguments}
+    return ApprovalRequest.create("tool_call", call.name, facts)
+
+
+def _unreadable(problem: CallProblem) -> ToolResult:
+    info = ErrorInfo.from_code(problem.code, problem.to_observation())
+    return ToolResult(
+        tool=problem.name or "unknown",
+        error_info=info,
+        call_id=problem.call_id,
+        attempts=0,
+    )
+
+
+def _refused(
+    call: ToolCall, code: ErrorCode, text: str, exc: BaseException | None = None
+) -> ToolResult:
+    now = get_clock().wall()
+    return ToolResult(
+        tool=call.name,
+        error_info=ErrorInfo.from_code(code, text),
+        call_id=call.id,
+        exception=exc,
+        start_time=now,
+        end_time=now,
+        attempts=0,
+    )
+
+
+def _failed(call: ToolCall, exc: BaseException) -> ToolResult:
+    kind = type(exc).__name__
+    code = ErrorCode.TOOL_EXECUTION_FAILED
+    details = {"tool_name": call.name, "type": kind}
+    return ToolResult(
+        tool=call.name,
+        error_info=ErrorInfo.from_code(
+            code, f"Tool '{call.name}' failed: {kind}", details
+        ),
+        call_id=call.id,
+        exception=exc,
+    )
+
+
+def _timed_out(call: ToolCall, seconds: float) -> ToolResult:
+    error = ToolTimeoutError(call.name, seconds)
+    text = f"Tool execution timed out after {seconds}s"
+    return ToolResult.failure(
+        call, ErrorInfo.from_code(error.code, text, error.details)
+    )
