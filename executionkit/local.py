@@ -134,6 +134,11 @@ class LocalProvider:
         return True
 
     @property
+    def supports_response_format(self) -> Literal[True]:
+        """Whether a `response_format` holds the reply to its JSON Schema."""
+        return True
+
+    @property
     def base_url(self) -> str:
         """Where the engine's own HTTP server speaks OpenAI's API, on this machine only.
 
