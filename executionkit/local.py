@@ -99,7 +99,9 @@ class LocalProvider:
             _check_counts(tool_rounds=tool_rounds)
         self.default_temperature = default_temperature
         self.default_max_tokens = default_max_tokens
-        self.model = _DEFAULT_MODEL if model_path is None else Path(model_path).stem
+        self.model: str = (
+            _DEFAULT_MODEL if model_path is None else Path(model_path).stem
+        )
         self._seed = seed
         self._tool_rounds = tool_rounds
         self._calls = 0

@@ -155,9 +155,9 @@ class Endpoint:
         transport: HttpTransport | str | None,
         max_connections: int,
     ) -> None:
-        self.url = target.url
+        self.url: str = target.url
         secrets = (*target.secrets, *_secret_values(headers))
-        self.secrets = tuple(
+        self.secrets: tuple[str, ...] = tuple(
             dict.fromkeys(item for item in secrets if len(item) >= _MIN_SECRET_CHARS)
         )
         self._headers = FrozenDict(headers)

@@ -59,14 +59,14 @@ class _Run:
         sink: list[LLMResponse] | None,
         model: str,
     ) -> None:
-        self.endpoint = endpoint
-        self.body = body
-        self.assembler = assembler
-        self.sink = sink
-        self.model = model
+        self.endpoint: Endpoint = endpoint
+        self.body: bytes = body
+        self.assembler: Assembler = assembler
+        self.sink: list[LLMResponse] | None = sink
+        self.model: str = model
         self.source: HttpStream | None = None
         self.limits: HttpTimeouts | None = None
-        self.closed = False
+        self.closed: bool = False
 
     def settle(self, failure: ExecutionKitError | None) -> LLMResponse:
         """The whole reply, now that nothing more comes.

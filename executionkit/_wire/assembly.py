@@ -45,11 +45,11 @@ class Assembler(ABC):
     )
 
     def __init__(self, *, secrets: Sequence[str] = ()) -> None:
-        self.complete = False
+        self.complete: bool = False
         """Nothing more will come: stop reading, even if the socket stays open."""
-        self.ended = False
+        self.ended: bool = False
         """The model has finished; only usage may still come."""
-        self.started = False
+        self.started: bool = False
         """Something of the answer has come."""
         self.id: str | None = None
         self.model: str | None = None

@@ -63,11 +63,11 @@ class Waiter:
     __slots__ = ("cost", "expires", "future", "granted", "lane", "ticket")
 
     def __init__(self, lane: _Lane, ticket: int, cost: float) -> None:
-        self.lane = lane
-        self.ticket = ticket
-        self.cost = cost
-        self.granted = False
-        self.expires = math.inf
+        self.lane: _Lane = lane
+        self.ticket: int = ticket
+        self.cost: float = cost
+        self.granted: bool = False
+        self.expires: float = math.inf
         self.future: asyncio.Future[bool] | None = None
 
     @property
@@ -88,9 +88,9 @@ class _Lane:
     __slots__ = ("claim", "key", "queued", "waiters")
 
     def __init__(self, key: Hashable, claim: Claim) -> None:
-        self.key = key
-        self.claim = claim
-        self.queued = 0.0
+        self.key: Hashable = key
+        self.claim: Claim = claim
+        self.queued: float = 0.0
         # Not a dict: taking from its front again and again is quadratic.
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
 
@@ -127,7 +127,7 @@ class Desk:
         self.lanes: dict[Hashable, _Lane] = {}
         self._clock = clock
         self.parent: Desk | None = None
-        self.ticket = 0
+        self.ticket: int = 0
         self._timer: TimerHandle | None = None
         self._wake_at = math.inf
 

@@ -31,10 +31,10 @@ class Pool:
     __slots__ = ("active", "kind", "limit", "waiting")
 
     def __init__(self, kind: BulkheadLimitType, limit: int | None) -> None:
-        self.kind = kind
-        self.limit = limit
-        self.active = 0
-        self.waiting = 0
+        self.kind: BulkheadLimitType = kind
+        self.limit: int | None = limit
+        self.active: int = 0
+        self.waiting: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -77,11 +77,15 @@ class Route(Pool):
 
     def __init__(self, tool: str, namespace: str) -> None:
         super().__init__(BulkheadLimitType.TOOL, None)
-        self.tool = tool
-        self.namespace = namespace
+        self.tool: str = tool
+        self.namespace: str = namespace
         self.resources: tuple[Pool, ...] = (self,)
-        self.acquired = self.released = self.rejected = self.timeouts = self.peak = 0
-        self.wait_time = 0.0
+        self.acquired: int = 0
+        self.released: int = 0
+        self.rejected: int = 0
+        self.timeouts: int = 0
+        self.peak: int = 0
+        self.wait_time: float = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,8 +128,8 @@ class Slots:
         self._pools: dict[tuple[BulkheadLimitType, str], Pool] = {}
         # The most recently used last; names come from outside, so it is bounded.
         self._routes: OrderedDict[tuple[str, str], Route] = OrderedDict()
-        self.tool_limits = dict(config.tool_limits)
-        self.namespace_limits = dict(config.namespace_limits)
+        self.tool_limits: dict[str, int] = dict(config.tool_limits)
+        self.namespace_limits: dict[str, int] = dict(config.namespace_limits)
 
     def find(self, tool: str, namespace: str) -> Route | None:
         """What is known of a tool; None when it was not called, or long ago."""

@@ -150,9 +150,9 @@ class Ticket:
         started: float | None,
     ) -> None:
         self._report = report
-        self.epoch = epoch
+        self.epoch: object = epoch
         """The state of the breaker in which it was admitted; an identity."""
-        self.started = started
+        self.started: float | None = started
         """Monotonic time, where the breaker needs it."""
 
     def success(self) -> None:

@@ -69,7 +69,7 @@ class SubsetSchema:
         else:
             self._check = _refuse
             compiler.unsupported.append(f"`$schema` of draft {dialect.name}")
-        self.unsupported = tuple(dict.fromkeys(compiler.unsupported))
+        self.unsupported: tuple[str, ...] = tuple(dict.fromkeys(compiler.unsupported))
         """What the schema uses and the subset cannot check, each with its place."""
 
     def failures(self, value: Any) -> list[Failure]:

@@ -86,11 +86,11 @@ class ScriptedServer:
         self._disconnects = 0
         self.requests: list[ReceivedRequest] = []
         """All requests, in the order in which they were complete."""
-        self.accepted = 0
+        self.accepted: int = 0
         """Connections accepted so far."""
-        self.in_flight = 0
+        self.in_flight: int = 0
         """Requests whose reply is not complete."""
-        self.peak = 0
+        self.peak: int = 0
         """The highest `in_flight` so far."""
 
     @property

@@ -37,7 +37,7 @@ class SchemaValueError(ValueError):
     """
 
     def __init__(self, problems: Sequence[SchemaProblem]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[SchemaProblem, ...] = tuple(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
