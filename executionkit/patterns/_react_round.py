@@ -146,8 +146,8 @@ class Round:
     rejected: int = 0
     """Calls that were over a limit."""
 
-    texts: list[str] = field(default_factory=list)
-    """The whole observations, known once `messages` was called."""
+    rendered: dict[int, str] = field(default_factory=dict)
+    """Observations that were made on the way, by place; all, after `messages`."""
 
     def messages(self, limit: int, offered: Collection[str]) -> list[dict[str, Any]]:
         """The block for the history: the calls, then one answer each.
@@ -160,19 +160,25 @@ class Round:
             offered: The names of the tools on offer.
         """
         self.truncated = 0
-        self.texts = [
-            CANCELLED if result is None else observation(result)
-            for result in self.results
-        ]
+        texts = self._texts()
         calls = [_sendable(call, offered) for call in self.calls]
         block = [assistant_tool_calls_message(self.content, calls)]
         if self.thoughts:
             block[0]["thinking_blocks"] = self.thoughts
-        for call, text in zip(calls, self.texts, strict=True):
+        for call, text in zip(calls, texts, strict=True):
             shown, cut = cap_text(text, limit)
             self.truncated += cut
             block.append(tool_message(call.id, shown))
         return block
+
+    def _texts(self) -> list[str]:
+        """The whole observations."""
+        rendered = self.rendered
+        for index, result in enumerate(self.results):
+            if index not in rendered:
+                text = CANCELLED if result is None else observation(result)
+                rendered[index] = text
+        return [rendered[index] for index in range(len(self.results))]
 
     def signature(self) -> list[tuple[str, Mapping[str, Any], str]]:
         """(tool, arguments, result) of every call, for the progress watch."""
@@ -182,7 +188,7 @@ class Round:
                 call.arguments if isinstance(call, ToolCall) else {"": call.raw},
                 text,
             )
-            for call, text in zip(self.calls, self.texts, strict=True)
+            for call, text in zip(self.calls, self._texts(), strict=True)
         ]
 
 

@@ -6,32 +6,26 @@ import asyncio
 import functools
 import inspect
 import logging
-import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._threads import run_in_thread
 from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
 from executionkit.context import remaining_deadline
 from executionkit.errors import ErrorCode, ToolExecutionError, ToolTimeoutError
+from executionkit.patterns._generators import Progress, ProgressCallback
 from executionkit.types import thaw
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock, TimerHandle
     from executionkit.types import Tool
 
-__all__ = ("ProgressCallback", "ToolRun", "is_async", "stop_runs")
-
-ProgressCallback: TypeAlias = Callable[[ToolCall, Any], None]
-"""Called on the event loop with each item that a generator tool yields."""
+__all__ = ("ToolRun", "is_async", "stop_runs")
 
 GRACE_SECONDS: Final = 1.0
 """How long a cancelled tool may take to end before it is left behind."""
 
-_MAX_ITEMS: Final = 100
-_MAX_UNREAD: Final = 64
 _log = logging.getLogger("executionkit")
 
 
@@ -63,12 +57,14 @@ class ToolRun:
 
     __slots__ = (
         "_began",
+        "_begun",
         "_by_deadline",
         "_call",
         "_clock",
         "_expired",
         "_left",
         "_limit",
+        "_made",
         "_on_progress",
         "_progress",
         "_started",
@@ -78,6 +74,7 @@ class ToolRun:
         "outcome",
         "result",
         "task",
+        "text",
     )
 
     def __init__(
@@ -92,9 +89,10 @@ class ToolRun:
         self._tool = tool
         self._call = call
         self._on_progress = on_progress
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         self._limit, self._by_deadline = _sooner(timeout, remaining_deadline())
-        self._expired = self._stopped = self._left = False
+        self._begun = self._expired = self._stopped = self._left = False
+        self._made: Any = None
         self._clock = clock = get_clock()
         self._began = clock.monotonic()
         self._started = clock.wall()
@@ -103,6 +101,9 @@ class ToolRun:
         )
         self.result: ToolResult | None = None
         """The result, also when nobody waits for `outcome` any more."""
+
+        self.text: str | None = None
+        """What the model reads about a success."""
 
         self.task = asyncio.create_task(self._run(on_loop=on_loop))
         self._timer: TimerHandle | None = None
@@ -114,8 +115,11 @@ class ToolRun:
         if not self.task.done():
             self._stopped = True
             self.task.cancel()
+            if self._timer is not None:  # a task that never began does not do it
+                self._timer.cancel()
 
     async def _run(self, *, on_loop: bool) -> None:
+        self._begun = True
         try:
             value = await self._invoke(on_loop=on_loop)
             result = self._success(value)
@@ -138,10 +142,15 @@ class ToolRun:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            self._left = True
-            if self._progress is not None:
-                self._progress.leave()
+            self._leave()
         self._settle(result)
+
+    def _leave(self) -> None:
+        """Nobody waits for the function any more; it may still run in its thread."""
+        self._left = True
+        if self._progress is not None:
+            self._progress.leave()
+        _close_unused(self._made)
 
     def _settle(self, result: ToolResult) -> None:
         if self.result is None:
@@ -152,7 +161,10 @@ class ToolRun:
     def _expire(self) -> None:
         self._expired = True
         self.task.cancel()
-        self._timer = self._clock.call_later(GRACE_SECONDS, self._give_up)
+        if self._begun:
+            self._timer = self._clock.call_later(GRACE_SECONDS, self._give_up)
+        else:
+            self._settle(self._timed_out())
 
     def _give_up(self) -> None:
         _log.warning(
@@ -178,15 +190,17 @@ class ToolRun:
         return outcome
 
     def _in_thread(self, arguments: Mapping[str, Any]) -> Any:
-        outcome = self._tool.execute(**arguments)
+        outcome = self._made = self._tool.execute(**arguments)
         if isinstance(outcome, Generator) and not inspect.isawaitable(outcome):
             # In the thread that made it: what it opens may be bound to its thread.
             return self._collector().drain(outcome)
+        if self._left:
+            _close_unused(outcome)
         return outcome
 
-    def _collector(self) -> _Progress:
+    def _collector(self) -> Progress:
         loop = self.outcome.get_loop()
-        self._progress = _Progress(self._call, self._on_progress, loop)
+        self._progress = Progress(self._call, self._on_progress, loop)
         if self._left:  # the caller went before the generator was even made
             self._progress.leave()
         return self._progress
@@ -194,13 +208,15 @@ class ToolRun:
     def _success(self, value: Any) -> ToolResult:
         duration = self._clock.monotonic() - self._began
         try:
-            render_result(value)
+            text = render_result(value)
         except (TypeError, ValueError, RecursionError) as exc:
             text = (
                 f"Tool '{self._call.name}' returned {type(value).__name__}, "
                 f"which cannot be written as JSON: {exc}"
             )
             return self._failed(ErrorCode.TOOL_RESULT_ERROR, text, exc)
+        if self.result is None:  # else the caller has been told of a time-out
+            self.text = text
         return ToolResult(
             tool=self._call.name,
             result=value,
@@ -250,79 +266,12 @@ class ToolRun:
         )
 
 
-class _Progress:
-    """Takes what a generator yields: keeps it, reports it, closes the generator."""
-
-    def __init__(
-        self,
-        call: ToolCall,
-        report: ProgressCallback | None,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._call = call
-        self._report = report
-        self._loop = loop
-        self._kept: deque[Any] = deque(maxlen=_MAX_ITEMS)
-        self._left = False
-        # A generator must not be faster than the loop for ever: memory is finite.
-        self._room = threading.Semaphore(_MAX_UNREAD)
-
-    def leave(self) -> None:
-        """Nobody waits any more: a generator in a thread ends at its next value."""
-        self._left = True
-        self._room.release()
-
-    def items(self) -> list[Any]:
-        """The newest values, as far as they are JSON; else their types' names."""
-        return [_as_json(item) for item in list(self._kept)]
-
-    async def collect(self, generator: AsyncGenerator[Any, Any]) -> Any:
-        last: Any = None
-        try:
-            async for item in generator:
-                last = item
-                self._kept.append(item)
-                self._tell(item)
-        finally:
-            await generator.aclose()
-        return last
-
-    def drain(self, generator: Generator[Any, Any, Any]) -> Any:
-        """Run a sync generator to its end; what it returns counts more than yields."""
-        last: Any = None
-        try:
-            while not self._left:
-                try:
-                    last = next(generator)
-                except StopIteration as stop:
-                    return last if stop.value is None else stop.value
-                self._kept.append(last)
-                if self._report is not None:
-                    self._room.acquire()
-                    self._loop.call_soon_threadsafe(self._read, last)
-        finally:
-            generator.close()
-        return None
-
-    def _read(self, item: Any) -> None:
-        self._room.release()
-        self._tell(item)
-
-    def _tell(self, item: Any) -> None:
-        if self._report is None or self._left:
-            return
-        try:
-            self._report(self._call, item)
-        except Exception:  # noqa: BLE001 - a user's callback must not end the tool
-            _log.warning("the progress callback failed", exc_info=True)
-
-
-def _as_json(item: Any) -> Any:
-    try:
-        render_result(item)
-    except (TypeError, ValueError, RecursionError):
-        return type(item).__name__
-    return item
+def _close_unused(made: object) -> None:
+    """Close a coroutine that was made in a thread and that nobody will await."""
+    if inspect.iscoroutine(made) and (
+        inspect.getcoroutinestate(made) == inspect.CORO_CREATED
+    ):
+        made.close()
 
 
 def _sooner(timeout: float | None, deadline: float | None) -> tuple[float | None, bool]:

@@ -186,6 +186,8 @@ class ToolDesk:
         finally:
             for index, run in runs.items():
                 work.results[index] = run.result
+                if run.text is not None:
+                    work.rendered[index] = run.text
 
     async def _all(self, work: Round, ready: Sequence[int]) -> None:
         run = self._one if len(ready) <= self._concurrency else self._one_in_slot

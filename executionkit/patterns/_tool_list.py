@@ -14,12 +14,8 @@ from executionkit.calls import ErrorInfo, ToolCall, ToolResult
 from executionkit.context import remaining_deadline
 from executionkit.engine.schema import SchemaError, Validator, compile_schema
 from executionkit.errors import ErrorCode, ToolNotFoundError
-from executionkit.patterns._tool_call import (
-    ProgressCallback,
-    ToolRun,
-    is_async,
-    stop_runs,
-)
+from executionkit.patterns._generators import ProgressCallback
+from executionkit.patterns._tool_call import ToolRun, is_async, stop_runs
 from executionkit.types import Tool
 
 __all__ = ("ToolListRunner",)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from executionkit.approval import ApprovalGate
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
-    from executionkit.patterns._tool_call import ProgressCallback
+    from executionkit.patterns._generators import ProgressCallback
 
 __all__ = ("react_loop",)
 
