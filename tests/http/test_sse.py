@@ -90,6 +90,17 @@ def test_only_line_feeds_and_carriage_returns_end_a_line(mark: str) -> None:
     assert datas(f'data: {{"a": "x{mark}y"}}\n\n') == [f'{{"a": "x{mark}y"}}']
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_end_may_be_cut_anywhere(end: str) -> None:
+    lines = ["event: x", "data: a", "data: b", "", "data: c", "", "", "data: d", ""]
+    data = end.join([*lines, ""]).encode()
+    expected = [("x", "a\nb"), ("message", "c"), ("message", "d")]
+    for first in range(len(data) + 1):
+        for second in (first, first + 1, first + 2):
+            chunks = [data[:first], data[first:second], data[second:]]
+            assert [(e.event, e.data) for e in decode(chunks)] == expected
+
+
 def test_the_last_event_needs_no_blank_line_and_no_line_end() -> None:
     assert datas("data: a\n\ndata: [DONE]\n") == ["a", "[DONE]"]
     assert datas("data: a\n\ndata: [DONE]") == ["a", "[DONE]"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import importlib.util
+import socket
 import ssl
 import sys
 import threading
@@ -111,6 +112,27 @@ class TestReuse:
             await settle()
             assert (await send(transport, server.url)).body == b"ok"
             assert server.accepted == 2
+
+    @pytest.mark.req("http.keep-alive")
+    async def test_a_connection_with_an_unsent_rest_is_not_reused(self) -> None:
+        transport = open_transport("stdlib")
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
+        accepted = []
+        async with asyncio.timeout(10):
+            for body in (b"x" * 30_000_000, b""):
+                request = HttpRequest("POST", url, {}, body)
+                task = asyncio.create_task(transport.send(request, LIMITS))
+                accepted.append((await loop.sock_accept(listener))[0])
+                await loop.sock_recv(accepted[-1], 100)
+                await loop.sock_sendall(accepted[-1], early)
+                assert (await task).status == 413
+        await transport.aclose()
+        for each in (*accepted, listener):
+            each.close()
 
     @pytest.mark.req("http.stale")
     @pytest.mark.parametrize("reset", [False, True])

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -89,6 +90,10 @@ Way: TypeAlias = Callable[
 both_ways = pytest.mark.parametrize(
     "way", [pytest.param(read_all, id="send"), pytest.param(stream_all, id="stream")]
 )
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def start(
@@ -336,6 +341,7 @@ class TestCancellation:
             task.cancel()
             assert type(await failure_of(task)) is asyncio.CancelledError
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="counts by /proc")
     @pytest.mark.req("http.cancel")
     async def test_cancelling_drops_what_is_left_of_an_upload(
         self, transport: HttpTransport
@@ -351,8 +357,11 @@ class TestCancellation:
             accepted, _ = await loop.sock_accept(listener)
             assert await loop.sock_recv(accepted, 10)
             await settle()
+            before = open_files()
             task.cancel()
             assert type(await failure_of(task)) is asyncio.CancelledError
+            await settle()
+            assert open_files() == before - 1  # though the server has not read it all
             received = 0
             try:
                 while data := await loop.sock_recv(accepted, 1 << 20):
@@ -503,11 +512,28 @@ class TestClosing:
             ),
         )
         task = start(read_all, transport, "http://x.invalid/", HttpTimeouts())
-        while not entered.is_set():
-            await settle()
-        await transport.aclose()
-        leave.set()
-        assert isinstance(await failure_of(task), ProviderConnectionError)
+        try:
+            while not entered.is_set():
+                await settle()
+            await transport.aclose()
+            failure = await failure_of(task)
+        finally:
+            leave.set()
+        assert isinstance(failure, ProviderConnectionError)
+        assert "the transport was closed" in str(failure)
+
+    @pytest.mark.req("http.close")
+    async def test_closing_fails_what_waits_for_its_turn(self, open_one: Open) -> None:
+        transport = open_one(max_connections=1)
+        async with ScriptedServer(no_reply()) as server:
+            tasks = [
+                start(read_all, transport, server.url, HttpTimeouts()) for _ in range(3)
+            ]
+            await server.received()
+            await transport.aclose()
+            for task in tasks:
+                assert isinstance(await failure_of(task), ProviderConnectionError)
+            assert len(server.requests) == 1
 
     @pytest.mark.req("http.close")
     @both_ways

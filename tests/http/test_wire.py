@@ -280,6 +280,17 @@ class TestInflate:
             with pytest.raises(WireError, match="incomplete"):
                 inflate.end()
 
+    def test_no_end_is_lost_at_the_edge_of_a_piece(self) -> None:
+        for size in range((1 << 20) - 20, (1 << 20) + 300, 7):
+            engine = zlib.compressobj(wbits=-15)
+            inflate = Inflate("deflate")
+            inflate.put(engine.compress(b"\0" * size) + engine.flush())
+            total = 0
+            while data := inflate.take():
+                total += len(data)
+            inflate.end()
+            assert total == size
+
     def test_pieces_stay_small_when_the_data_explodes(self) -> None:
         inflate = Inflate("gzip")
         inflate.put(gzip.compress(b"\0" * 30_000_000))
