@@ -15,7 +15,7 @@ from executionkit.types import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ExecutionKitError", "portable", "text_of")
+__all__ = ("ExecutionKitError", "portable", "text_of", "twin_of")
 
 
 def text_of(error: BaseException) -> str:
@@ -49,6 +49,28 @@ def _rebuild(
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def twin_of(error: ExecutionKitError) -> ExecutionKitError:
+    """A copy to write on, with traceback, causes and notes; `error` stays as it is.
+
+    Whoever raised `error` may hold it and raise it again, in another run. A class that
+    cannot be made without its own arguments has no twin: `error` itself is returned.
+    """
+    try:
+        twin = type(error).__new__(type(error), *error.args)
+    except TypeError:
+        return error
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.metadata = dict(error.metadata)
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        twin.__notes__ = list(notes)
+    twin.__cause__ = error.__cause__
+    twin.__context__ = error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
+    return twin.with_traceback(error.__traceback__)
 
 
 class ExecutionKitError(Exception):

@@ -1,30 +1,37 @@
-"""Tokens and money of single replies, and costs that nothing else can carry."""
+"""Tokens and money of single replies, the limits of a run, and costs left over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
-from executionkit.types import TokenUsage
-
-if TYPE_CHECKING:
-    from executionkit._llm import LLMResponse
+from executionkit._constants import MAX_TOKEN_COUNT
+from executionkit._llm import LLMResponse
+from executionkit.types import TokenUsage, sealed
 
 __all__ = (
+    "Budget",
     "collecting_lost_cost",
     "estimate_cost",
     "estimate_tokens",
+    "plain_counts",
     "report_lost_cost",
     "response_usage",
 )
 
-_CHARS_PER_TOKEN = 4
+_CHARS_PER_TOKEN: Final = 4
+_PLAIN_KEYS: Final = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 
 
 def response_usage(response: LLMResponse) -> TokenUsage:
     """The tokens of a reply; a count that makes no sense reads as zero."""
+    plain = plain_counts(response)
+    if plain is not None:
+        return TokenUsage(*plain)
 
     def count(name: str) -> int:
         # A custom provider may return any object; a paid reply is never lost over
@@ -44,21 +51,59 @@ def response_usage(response: LLMResponse) -> TokenUsage:
     )
 
 
-def estimate_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """A rough count of the tokens in `messages`: four characters a token."""
-    return sum(_chars(message.get("content")) for message in messages) // (
-        _CHARS_PER_TOKEN
-    )
+def plain_counts(response: LLMResponse) -> tuple[int, int] | None:
+    """Tokens sent and made, when the usage says no more than that; else None.
+
+    The short way to what `response_usage` says, for the usage of most endpoints.
+    """
+    if type(response) is not LLMResponse:
+        return None
+    usage = response.usage
+    if not usage:
+        return 0, 0
+    if not usage.keys() <= _PLAIN_KEYS:
+        return None
+    sent = usage.get("prompt_tokens", 0)
+    made = usage.get("completion_tokens", 0)
+    if type(sent) is not int or type(made) is not int:
+        return None
+    if 0 <= sent <= MAX_TOKEN_COUNT and 0 <= made <= MAX_TOKEN_COUNT:
+        return sent, made
+    return None
+
+
+def estimate_tokens(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None
+) -> int:
+    """A rough count of the tokens of a request: four characters a token.
+
+    Counts texts, the arguments of tool calls, and the definitions of `tools`.
+    """
+    chars = sum(_chars(message.get("content")) for message in messages)
+    for message in messages:
+        calls = message.get("tool_calls")
+        if calls:
+            chars += _json_chars(calls)
+    if tools:
+        chars += _json_chars(tools)
+    return chars // _CHARS_PER_TOKEN
 
 
 def _chars(content: Any) -> int:
     if isinstance(content, str):
         return len(content)
-    if isinstance(content, list):
+    if isinstance(content, (list, tuple)):
         return sum(
             _chars(part.get("text")) for part in content if isinstance(part, Mapping)
         )
     return 0
+
+
+def _json_chars(value: Any) -> int:
+    try:
+        return len(json.dumps(value, default=str))
+    except (TypeError, ValueError, RecursionError):  # the provider will say so
+        return 0
 
 
 def estimate_cost(
@@ -84,6 +129,8 @@ def estimate_cost(
         `plain * input_rate + reads * cache_read_rate + writes * cache_write_rate +
         output * output_rate`, in the currency of the rates.
     """
+    if cache_read_rate is None and cache_write_rate is None:
+        return usage.input_tokens * input_rate + usage.output_tokens * output_rate
     read_rate = input_rate if cache_read_rate is None else cache_read_rate
     write_rate = input_rate if cache_write_rate is None else cache_write_rate
     plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
@@ -95,24 +142,104 @@ def estimate_cost(
     )
 
 
-_lost_cost: ContextVar[Callable[[TokenUsage], None] | None] = ContextVar(
+@sealed
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits of one run. None = no limit; 0 = nothing may be spent."""
+
+    llm_calls: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    source: TokenUsage | None = None
+    """The public budget that it was made from."""
+
+    @classmethod
+    def from_usage(cls, budget: TokenUsage | None) -> Budget:
+        """Read a public budget: 0 = no limit, -1 = exhausted, else the limit.
+
+        Raises:
+            ValueError: For any other negative number.
+        """
+        if budget is None:
+            return _UNLIMITED
+        return cls(
+            _limit(budget, "llm_calls"),
+            _limit(budget, "input_tokens"),
+            _limit(budget, "output_tokens"),
+            budget,
+        )
+
+    @property
+    def unlimited(self) -> bool:
+        """True when no field has a limit."""
+        return (
+            self.llm_calls is None
+            and self.input_tokens is None
+            and self.output_tokens is None
+        )
+
+    def remaining(self, spent: TokenUsage) -> TokenUsage | None:
+        """The public budget that is left after `spent`; None when there is none."""
+        if self.source is None:
+            return None
+        return TokenUsage(
+            _left(self.input_tokens, spent.input_tokens),
+            _left(self.output_tokens, spent.output_tokens),
+            _left(self.llm_calls, spent.llm_calls),
+        )
+
+
+def _limit(budget: TokenUsage, name: str) -> int | None:
+    value = getattr(budget, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+        msg = (
+            f"`{name}` of a budget must be a positive integer, 0 (no limit) "
+            f"or -1 (exhausted), got {value!r}"
+        )
+        raise ValueError(msg)
+    if value == 0:
+        return None
+    return 0 if value == -1 else value
+
+
+def _left(limit: int | None, spent: int) -> int:
+    if limit is None:
+        return 0
+    left = limit - spent
+    return left if left > 0 else -1
+
+
+_UNLIMITED = Budget()
+
+
+_Book: TypeAlias = Callable[[TokenUsage], None]
+_lost_cost: ContextVar[_Book | None] = ContextVar(
     "executionkit_lost_cost", default=None
 )
 
 
-@contextmanager
-def collecting_lost_cost(book: Callable[[TokenUsage], None] | None) -> Iterator[None]:
+class collecting_lost_cost:  # noqa: N801 - used like a function
     """Have costs that no result and no error can carry booked by `book`.
 
     A cancelled run ends with `CancelledError`, which carries no cost. Whoever adds up
     costs (`Kit`) gets them this way. None = nobody inside the block reports, because
     whoever is around it will.
     """
-    token = _lost_cost.set(book)
-    try:
-        yield
-    finally:
-        _lost_cost.reset(token)
+
+    __slots__ = ("_book", "_token")
+
+    def __init__(self, book: _Book | None) -> None:
+        self._book = book
+        self._token: Token[_Book | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _lost_cost.set(self._book)
+
+    def __exit__(self, *_exc: object) -> None:
+        assert self._token is not None  # noqa: S101 - entered before
+        # An abandoned run may be closed from another context: nothing to undo there.
+        with suppress(ValueError):
+            _lost_cost.reset(self._token)
 
 
 def report_lost_cost(usage: TokenUsage) -> None:

@@ -123,6 +123,11 @@ class AnthropicProvider(ProviderBase):
         path = _path_for(self.base_url)
         put(self, "_endpoint", make_endpoint(self.base_url, path, own, options))
 
+    @property
+    def supports_response_format(self) -> Literal[True]:
+        """Whether a `response_format` holds the reply to its JSON Schema."""
+        return True
+
     def __repr__(self) -> str:
         key = "***" if self.api_key else ""
         return (

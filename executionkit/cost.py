@@ -5,25 +5,35 @@ is in flight. Calls are counted exactly. For tokens, a call reserves what it may
 `max_tokens` of output, and an estimate of its input (four characters a token). A call
 that does not fit beside the ones in flight waits until they are settled; alone it is
 always admitted while the recorded total is below the limit. So the recorded total can
-pass a token limit by one response at most, however many calls run at once.
+pass a limit of output tokens by one response at most, however many calls run at once.
+
+What bounds the rest:
+
+- A call without `max_tokens` reserves its provider's `default_max_tokens`, else 4096.
+  A response may be longer by what the server makes beyond that.
+- Input is an estimate; the total may pass its limit by one call and by what the
+  estimates of the calls in flight are short of.
+- A task that has a call in flight does not wait for room: it could be waiting for
+  itself, as when it calls a model while it reads a stream. Such a call may come on top.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from executionkit._usage import (
+    Budget,
     collecting_lost_cost,
     estimate_cost,
     estimate_tokens,
+    plain_counts,
     report_lost_cost,
     response_usage,
 )
 from executionkit.errors import BudgetExhaustedError
-from executionkit.types import TokenUsage, sealed
+from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMResponse
@@ -40,87 +50,21 @@ __all__ = (
 )
 
 
-@sealed
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The limits of one run. None = no limit; 0 = nothing may be spent."""
-
-    llm_calls: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    source: TokenUsage | None = None
-    """The public budget that it was made from."""
-
-    @classmethod
-    def from_usage(cls, budget: TokenUsage | None) -> Budget:
-        """Read a public budget: 0 = no limit, -1 = exhausted, else the limit.
-
-        Raises:
-            ValueError: For any other negative number.
-        """
-        if budget is None:
-            return _UNLIMITED
-        return cls(
-            _limit(budget, "llm_calls"),
-            _limit(budget, "input_tokens"),
-            _limit(budget, "output_tokens"),
-            budget,
-        )
-
-    @property
-    def unlimited(self) -> bool:
-        """True when no field has a limit."""
-        return self.source is None or (
-            self.llm_calls is None
-            and self.input_tokens is None
-            and self.output_tokens is None
-        )
-
-    def remaining(self, spent: TokenUsage) -> TokenUsage | None:
-        """The public budget that is left after `spent`; None when there is none."""
-        if self.source is None:
-            return None
-        return TokenUsage(
-            _left(self.input_tokens, spent.input_tokens),
-            _left(self.output_tokens, spent.output_tokens),
-            _left(self.llm_calls, spent.llm_calls),
-        )
-
-
-def _limit(budget: TokenUsage, name: str) -> int | None:
-    value = getattr(budget, name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
-        msg = (
-            f"`{name}` of a budget must be a positive integer, 0 (no limit) "
-            f"or -1 (exhausted), got {value!r}"
-        )
-        raise ValueError(msg)
-    if value == 0:
-        return None
-    return 0 if value == -1 else value
-
-
-def _left(limit: int | None, spent: int) -> int:
-    if limit is None:
-        return 0
-    left = limit - spent
-    return left if left > 0 else -1
-
-
-_UNLIMITED = Budget()
+_Task: TypeAlias = "asyncio.Task[Any] | None"
 
 
 class Reservation:
     """Room that one call holds in a budget until it is settled, kept or refunded."""
 
-    __slots__ = ("_done", "_input", "_output", "_tracker")
+    __slots__ = ("_done", "_input", "_output", "_owner", "_tracker")
 
     def __init__(
-        self, tracker: CostTracker, input_tokens: int, output_tokens: int
+        self, tracker: CostTracker, input_tokens: int, output_tokens: int, owner: _Task
     ) -> None:
         self._tracker = tracker
         self._input = input_tokens
         self._output = output_tokens
+        self._owner = owner
         self._done = False
 
     def settle(self, usage: TokenUsage) -> None:
@@ -129,17 +73,27 @@ class Reservation:
             self._tracker._add_tokens(usage)  # noqa: SLF001 - one unit with the tracker
         self.keep()
 
+    def settle_reply(self, response: LLMResponse) -> None:
+        """The call answered with `response`: record its tokens."""
+        if not self._done:
+            self._tracker.record_without_call(response)
+        self.keep()
+
     def keep(self) -> None:
         """The call failed after dispatch: its slot stays used, its tokens are freed."""
-        if not self._done:
-            self._done = True
-            self._tracker._release(self._input, self._output)  # noqa: SLF001
+        self._end(0)
 
     def refund(self) -> None:
         """The call was never dispatched: give everything back."""
+        self._end(1)
+
+    def _end(self, calls: int) -> None:
         if not self._done:
             self._done = True
-            self._tracker._release(self._input, self._output, calls=1)  # noqa: SLF001
+            self._tracker._release(  # noqa: SLF001 - one unit with the tracker
+                self._input, self._output, calls, self._owner
+            )
+            self._owner = None
 
 
 class CostTracker:
@@ -152,6 +106,7 @@ class CostTracker:
         "_in_flight",
         "_input",
         "_output",
+        "_owners",
         "_reasoning",
         "_reserved_input",
         "_reserved_output",
@@ -163,6 +118,8 @@ class CostTracker:
         self._cache_read = self._cache_write = self._reasoning = 0
         self._reserved_input = self._reserved_output = self._in_flight = 0
         self._waiters: deque[_Waiter] = deque()
+        # How many calls each task has in flight; only where a budget limits them.
+        self._owners: dict[_Task, int] = {}
 
     def record(self, response: LLMResponse) -> None:
         """Add a reply's tokens and one call."""
@@ -175,7 +132,12 @@ class CostTracker:
 
     def record_without_call(self, response: LLMResponse) -> None:
         """Add a reply's tokens; its call was counted before."""
-        self._add_tokens(response_usage(response))
+        plain = plain_counts(response)
+        if plain is None:
+            self._add_tokens(response_usage(response))
+        else:
+            self._input += plain[0]
+            self._output += plain[1]
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Add tokens and calls."""
@@ -230,19 +192,38 @@ class CostTracker:
         Raises:
             BudgetExhaustedError: When no room is left.
         """
-        if budget.unlimited:
-            return self._reserve(0, 0)
-        if not self._waiters and self._fits(
-            budget, input_tokens, output_tokens, moment
-        ):
-            return self._reserve(input_tokens, output_tokens)
+        held = self.admit_now(
+            budget,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            moment=moment,
+        )
+        if held is not None:
+            return held
         waiter = _Waiter(budget, input_tokens, output_tokens, moment)
         self._waiters.append(waiter)
         try:
             return await waiter.granted
-        except asyncio.CancelledError:
+        except BaseException:
             self._withdraw(waiter)
             raise
+
+    def admit_now(
+        self,
+        budget: Budget,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        moment: str = "before dispatch",
+    ) -> Reservation | None:
+        """Like `admit`; None when the call has to wait."""
+        if budget.unlimited:
+            return self._reserve(0, 0, None)
+        owner = _running_task()
+        fits = self._fits(budget, input_tokens, output_tokens, moment)
+        if owner in self._owners or (fits and not self._waiters):
+            return self._reserve(input_tokens, output_tokens, owner)
+        return None
 
     def _withdraw(self, waiter: _Waiter) -> None:
         granted = waiter.granted
@@ -252,18 +233,28 @@ class CostTracker:
             granted.result().refund()
         self._serve()
 
-    def _reserve(self, input_tokens: int, output_tokens: int) -> Reservation:
+    def _reserve(
+        self, input_tokens: int, output_tokens: int, owner: _Task
+    ) -> Reservation:
         self._calls += 1
         self._in_flight += 1
         self._reserved_input += input_tokens
         self._reserved_output += output_tokens
-        return Reservation(self, input_tokens, output_tokens)
+        if owner is not None:
+            self._owners[owner] = self._owners.get(owner, 0) + 1
+        return Reservation(self, input_tokens, output_tokens, owner)
 
-    def _release(self, input_tokens: int, output_tokens: int, calls: int = 0) -> None:
+    def _release(
+        self, input_tokens: int, output_tokens: int, calls: int, owner: _Task
+    ) -> None:
         self._calls -= calls
         self._in_flight -= 1
         self._reserved_input -= input_tokens
         self._reserved_output -= output_tokens
+        if owner is not None:
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
         if self._waiters:
             self._serve()
 
@@ -315,17 +306,18 @@ class CostTracker:
             if not fits:
                 return
             self._waiters.popleft()
-            head.granted.set_result(self._reserve(head.sends, head.makes))
+            head.granted.set_result(self._reserve(head.sends, head.makes, head.owner))
 
 
 class _Waiter:
-    __slots__ = ("budget", "granted", "makes", "moment", "sends")
+    __slots__ = ("budget", "granted", "makes", "moment", "owner", "sends")
 
     def __init__(self, budget: Budget, sends: int, makes: int, moment: str) -> None:
         self.budget = budget
         self.sends = sends
         self.makes = makes
         self.moment = moment
+        self.owner = _running_task()
         self.granted: asyncio.Future[Reservation] = (
             asyncio.get_running_loop().create_future()
         )
@@ -333,3 +325,10 @@ class _Waiter:
 
 def _exceeds(limit: int | None, amount: int) -> bool:
     return limit is not None and amount > limit
+
+
+def _running_task() -> _Task:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a coroutine driven by hand
+        return None

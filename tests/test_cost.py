@@ -102,7 +102,9 @@ async def test_a_paid_reply_is_kept_and_the_next_request_refused() -> None:
     limits = budget(output_tokens=100)
     (await tracker.admit(limits, output_tokens=4096)).settle(TokenUsage(0, 140))
     assert tracker.over(limits)
-    with pytest.raises(BudgetExhaustedError, match="Output token budget exhausted") as e:
+    with pytest.raises(
+        BudgetExhaustedError, match="Output token budget exhausted"
+    ) as e:
         await tracker.admit(limits)
     assert e.value.cost.output_tokens == 140
     assert e.value.metadata["budget"] == TokenUsage(output_tokens=100)

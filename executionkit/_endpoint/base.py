@@ -59,6 +59,11 @@ class ProviderBase:
         }
         return _rebuild, (type(self), given)
 
+    @property
+    def known_secrets(self) -> tuple[str, ...]:
+        """Texts that must not appear in errors and traces."""
+        return self._endpoint.secrets
+
     async def aclose(self) -> None:
         """Close the connections of the running loop; using it again opens new ones."""
         await self._endpoint.aclose()

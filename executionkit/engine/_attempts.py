@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.engine.retry import RateLimitStrategy, RetryConfig
 
-__all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry")
+__all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry", "say_sent")
 
 T = TypeVar("T")
 
@@ -238,10 +238,15 @@ class Attempts:
         """Write on the error that is raised how many attempts were sent."""
         if isinstance(exc, ExecutionKitError):
             exc.attempts = self._sent
-        if self._sent > 1:
-            notes: list[str] = getattr(exc, "__notes__", [])
-            notes[:] = [note for note in notes if not note.startswith(_NOTE)]
-            exc.add_note(f"{_NOTE}{self._sent}")
+        say_sent(exc, self._sent)
+
+
+def say_sent(exc: BaseException, sent: int) -> None:
+    """Say in the traceback how many requests were sent, if more than one."""
+    if sent > 1:
+        notes: list[str] = getattr(exc, "__notes__", [])
+        notes[:] = [note for note in notes if not note.startswith(_NOTE)]
+        exc.add_note(f"{_NOTE}{sent}")
 
 
 def _hint(exc: Exception) -> float:

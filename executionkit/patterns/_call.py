@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
+from executionkit._constants import DEFAULT_MAX_TOKENS
+from executionkit._error_base import twin_of
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
@@ -16,6 +19,7 @@ from executionkit.cost import (
     estimate_tokens,
     response_usage,
 )
+from executionkit.engine._attempts import Attempts
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
 from executionkit.errors import (
     BadResponseError,
@@ -23,12 +27,19 @@ from executionkit.errors import (
     ExecutionKitError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.patterns._failures import first_of_group
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
     from executionkit.types import TokenUsage
 
-__all__ = ("ModelCall", "checked_complete")
+__all__ = ("Asker", "ModelCall", "checked_complete", "known_secrets")
+
+_GRACE: Final = 1.0
+"""Seconds that a cancelled call waits for its trace callback."""
+
+# Nothing may be awaited any more when one of these ends a coroutine.
+_FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 async def checked_complete(
@@ -42,14 +53,19 @@ async def checked_complete(
 ) -> LLMResponse:
     """Call the model once, retrying failures, within budget and deadline.
 
+    A library error that the provider raises is copied, never written on: the provider
+    may raise the same object again in another run. Other exceptions pass as they are.
+
     Args:
         provider: Answers the messages.
         messages: OpenAI's chat form.
         tracker: Counts what is spent.
-        budget: Limits; see `TokenUsage`. Checked right before each dispatch.
+        budget: Limits; see `TokenUsage`. All of them are checked right before each
+            dispatch, retries included.
         retry: How to retry. None = `DEFAULT_RETRY`.
         trace: Receives `llm_call_start`, then `llm_call_end` or `llm_call_error`,
-            for every attempt, and `llm_call_retry` between attempts.
+            for every attempt, and `llm_call_retry` between attempts. A call that is
+            not sent, for lack of budget or time, is an `llm_call_refused`.
         **kwargs: Passed to the provider (`temperature`, `max_tokens`, `tools`, ...).
 
     Raises:
@@ -59,54 +75,103 @@ async def checked_complete(
     """
     limits = budget if isinstance(budget, Budget) else Budget.from_usage(budget)
     call = ModelCall(provider, messages, tracker, limits, trace, kwargs)
-    left = remaining_deadline()
-    try:
-        if left is None:
-            return await run_with_retry(
-                call.attempt,
-                retry or DEFAULT_RETRY,
-                before_attempt=call.reserve,
-                on_retry=call.on_retry,
-            )
-        return await _within(left, call, retry or DEFAULT_RETRY)
-    except ExecutionKitError as exc:
-        exc.cost = tracker.to_usage()
-        raise
+    return await call.run(retry or DEFAULT_RETRY)
 
 
-async def _within(left: float, call: ModelCall, retry: RetryConfig) -> LLMResponse:
-    if left <= 0:
-        msg = "The deadline has passed; no request was sent"
-        raise DeadlineExceededError(msg)
-    clock = get_clock()
-    limit = clock.timeout(left)
-    try:
-        async with limit:
-            return await run_with_retry(
-                call.attempt,
-                retry,
-                deadline=clock.monotonic() + left,
-                before_attempt=call.reserve,
-                on_retry=call.on_retry,
-            )
-    except TimeoutError as exc:
-        if not limit.expired():
-            raise
-        msg = f"The deadline was reached after {left:.3f}s, in the middle of a call"
-        raise DeadlineExceededError(msg) from exc
+def known_secrets(provider: object) -> tuple[str, ...]:
+    """Texts that a provider says must never be shown.
+
+    Those in its attribute `known_secrets`, or the one in `api_key`. A provider without
+    either has none.
+    """
+    named = getattr(provider, "known_secrets", None)
+    if not isinstance(named, (tuple, list, set, frozenset)):
+        named = (getattr(provider, "api_key", None),)
+    return tuple([item for item in named if isinstance(item, str) and item])
+
+
+class Asker:
+    """How one run asks its model: everything that it spends is in one tracker.
+
+    Args:
+        provider: Answers.
+        max_cost: Budget of the run; see `TokenUsage`.
+        retry: How to retry model calls. None = `DEFAULT_RETRY`.
+        trace: Receives trace events.
+        options: Go to the provider with each request.
+
+    Raises:
+        ValueError: When `max_cost` makes no sense.
+    """
+
+    __slots__ = ("budget", "options", "provider", "retry", "trace", "tracker")
+
+    def __init__(
+        self,
+        provider: LLMProvider,
+        max_cost: TokenUsage | None,
+        retry: RetryConfig | None,
+        trace: TraceCallback | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.provider = provider
+        self.budget = Budget.from_usage(max_cost)
+        self.retry = retry or DEFAULT_RETRY
+        self.trace = trace
+        self.options = options
+        self.tracker = CostTracker()
+
+    async def ask(
+        self,
+        messages: Sequence[dict[str, Any]],
+        options: dict[str, Any] | None = None,
+    ) -> LLMResponse:
+        """One checked call; see `checked_complete`.
+
+        Args:
+            messages: OpenAI's chat form.
+            options: For the provider, instead of the run's own.
+        """
+        call = ModelCall(
+            self.provider,
+            messages,
+            self.tracker,
+            self.budget,
+            self.trace,
+            self.options if options is None else options,
+        )
+        return await call.run(self.retry)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not appear in errors."""
+        return known_secrets(self.provider)
+
+    @property
+    def spent(self) -> TokenUsage:
+        """What has been spent up to now."""
+        return self.tracker.to_usage()
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether more tokens were recorded than `max_cost` allows."""
+        return self.tracker.over(self.budget)
 
 
 class ModelCall:
     """One logical model call: what its attempts share."""
 
     __slots__ = (
+        "_cut",
         "_held",
         "_kwargs",
+        "_last",
         "_limits",
         "_makes",
         "_messages",
         "_provider",
         "_sends",
+        "_sent",
         "_trace",
         "_tracker",
     )
@@ -127,64 +192,150 @@ class ModelCall:
         self._trace = trace
         self._kwargs = kwargs
         self._held: Reservation | None = None
-        self._sends = self._makes = 0
+        self._last: BaseException | None = None
+        self._cut = False
+        self._sent = self._sends = self._makes = 0
         if limits.input_tokens is not None:
-            self._sends = estimate_tokens(messages)
+            self._sends = estimate_tokens(messages, kwargs.get("tools"))
         if limits.output_tokens is not None:
-            self._makes = _max_output(kwargs)
+            self._makes = _max_output(provider, kwargs)
+
+    async def run(self, config: RetryConfig) -> LLMResponse:
+        """The reply; see `checked_complete`."""
+        left = remaining_deadline()
+        try:
+            if left is None:
+                return await self._send(config, None)
+            return await self._send_within(left, config)
+        except ExecutionKitError as exc:
+            exc.cost = self._tracker.to_usage()
+            if self._trace is not None and exc is not self._last and not self._cut:
+                await self._emit("llm_call_refused", error_type=type(exc).__name__)
+            raise
+        finally:
+            self._last = None  # an error must not refer to itself through its frames
+
+    async def _send_within(self, left: float, config: RetryConfig) -> LLMResponse:
+        if left <= 0:
+            msg = "The deadline has passed; no request was sent"
+            raise DeadlineExceededError(msg)
+        clock = get_clock()
+        limit = clock.timeout(left)
+        try:
+            async with limit:
+                return await self._send(config, clock.monotonic() + left)
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            where = "in the middle of a call" if self._cut else "before the next call"
+            msg = f"The deadline was reached after {left:.3f}s, {where}"
+            late = DeadlineExceededError(msg)
+            late.attempts = self._sent
+            raise late from exc
+
+    async def _send(self, config: RetryConfig, deadline: float | None) -> LLMResponse:
+        if config.rate_limit_strategy is not None or config.budget is not None:
+            return await run_with_retry(
+                self.attempt,
+                config,
+                deadline=deadline,
+                before_attempt=self.reserve,
+                on_retry=self.on_retry,
+            )
+        # The way of nearly all calls: what retrying needs is made by the first failure.
+        if self._trace is None and self._limits.unlimited:
+            self._held = self._tracker.admit_now(self._limits)
+        else:
+            await self.reserve(1)
+        try:
+            return await self.attempt(1)
+        except Exception as exc:
+            course = Attempts(config, None, None, deadline, self.reserve, self.on_retry)
+            course.number = 1
+            if not await course.next_attempt(exc):
+                raise
+        return await course.go_on(self.attempt)
 
     async def admit(self, number: int) -> Reservation:
         """Reserve room for attempt `number` (from 1) and report its start."""
-        moment = "before dispatch" if number == 1 else "before retry dispatch"
         held = await self._tracker.admit(
             self._limits,
             input_tokens=self._sends,
             output_tokens=self._makes,
-            moment=moment,
+            moment="before dispatch" if number == 1 else "before retry dispatch",
         )
         if self._trace is not None:
             try:
                 await self._emit("llm_call_start", attempt=number)
-            except asyncio.CancelledError:
+            except BaseException as exc:
                 held.refund()
+                await self.failed(number, exc)
                 raise
         return held
 
     async def reserve(self, number: int) -> None:
         """Reserve room for the attempt that comes next (after its permit was had)."""
+        self._cut = False
         self._held = await self.admit(number)
 
     async def attempt(self, number: int) -> LLMResponse:
         """Send one request; `reserve` was called right before."""
         held, self._held = self._held, None
         assert held is not None  # noqa: S101 - set by `reserve`
+        self._sent += 1
+        response: Any  # a provider of one's own may return anything
+        failure: BaseException
         try:
-            response: Any = await self._provider.complete(
-                self._messages, **self._kwargs
-            )
+            response = await self._provider.complete(self._messages, **self._kwargs)
         except BaseException as exc:
             held.keep()
+            self._cut = isinstance(exc, asyncio.CancelledError)
             await self.failed(number, exc)
-            raise
-        held.settle(response_usage(response))
-        if not isinstance(response, LLMResponse):
+            failure = self._own(exc)
+            if failure is exc:
+                raise
+        else:
+            held.settle_reply(response)
+            if isinstance(response, LLMResponse):
+                if self._trace is not None:
+                    await self.ended(number, response)
+                return response
             msg = (
                 f"{type(self._provider).__name__}.complete() must return an "
                 f"LLMResponse, got {type(response).__name__}"
             )
-            raise BadResponseError(msg)
-        if self._trace is not None:
-            await self.ended(number, response)
-        return response
+            failure = BadResponseError(msg)
+            await self.failed(number, failure)
+        self._last = failure
+        # Outside of the handler: so the failure keeps the context that it had.
+        try:
+            raise failure
+        finally:
+            del failure
+
+    def _own(self, exc: BaseException) -> BaseException:
+        """The failure as an error that belongs to this run alone."""
+        if isinstance(exc, BaseExceptionGroup):
+            return first_of_group(exc, known_secrets(self._provider))
+        return twin_of(exc) if isinstance(exc, ExecutionKitError) else exc
 
     async def failed(self, number: int, exc: BaseException) -> None:
-        if self._trace is not None and isinstance(
-            exc, (Exception, asyncio.CancelledError)
-        ):
-            name = type(exc).__name__
-            await self._emit("llm_call_error", attempt=number, error_type=name)
+        """Report that attempt `number` ended with `exc`."""
+        if self._trace is None or isinstance(exc, _FATAL):
+            return
+        facts = {"attempt": number, "error_type": type(exc).__name__}
+        if not isinstance(exc, asyncio.CancelledError):
+            await self._emit("llm_call_error", **facts)
+            return
+        # The callback may be the very thing that hangs: it cannot hold up the end.
+        with suppress(TimeoutError):
+            async with get_clock().timeout(_GRACE):
+                await self._emit("llm_call_error", **facts)
 
     async def ended(self, number: int, response: LLMResponse, **facts: Any) -> None:
+        """Report that attempt `number` was answered."""
+        if self._trace is None:
+            return
         usage = response_usage(response)
         await self._emit(
             "llm_call_end",
@@ -196,6 +347,7 @@ class ModelCall:
         )
 
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
+        """Report the pause after attempt `number`."""
         if self._trace is not None:
             name = type(exc).__name__
             await self._emit(
@@ -204,12 +356,17 @@ class ModelCall:
 
     async def _emit(self, kind: str, **payload: Any) -> None:
         payload["cost"] = self._tracker.to_usage()
-        await emit_trace(self._trace, TraceEvent.create(kind, payload))
+        await emit_trace(
+            self._trace,
+            TraceEvent.create(kind, payload),
+            secrets=known_secrets(self._provider),
+        )
 
 
-def _max_output(kwargs: Mapping[str, Any]) -> int:
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = kwargs.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+def _max_output(provider: object, kwargs: Mapping[str, Any]) -> int:
+    """The most tokens that a reply may have: as asked for, else as is usual."""
+    asked = (kwargs.get("max_completion_tokens"), kwargs.get("max_tokens"))
+    for value in (*asked, getattr(provider, "default_max_tokens", None)):
+        if type(value) is int and value > 0:
             return value
-    return 0
+    return DEFAULT_MAX_TOKENS

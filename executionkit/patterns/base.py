@@ -9,33 +9,44 @@ error that leaves it carries what was spent.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from executionkit.cost import (
-    Budget,
-    CostTracker,
-    collecting_lost_cost,
-    report_lost_cost,
+from executionkit._clock import get_clock
+from executionkit._error_base import twin_of
+from executionkit._llm import OMIT
+from executionkit.context import remaining_deadline
+from executionkit.cost import CostTracker, collecting_lost_cost, report_lost_cost
+from executionkit.engine._attempts import say_sent
+from executionkit.engine._checks import check_int
+from executionkit.errors import (
+    DeadlineExceededError,
+    EvaluatorError,
+    ExecutionKitError,
 )
-from executionkit.errors import EvaluatorError, ExecutionKitError
-from executionkit.patterns._call import checked_complete
+from executionkit.patterns._call import Asker, checked_complete
+from executionkit.patterns._failures import describe, first_of_group
+from executionkit.patterns._lent import TrackedProvider
 from executionkit.patterns._stream import checked_stream
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider, LLMResponse
-    from executionkit.engine.retry import RetryConfig
-    from executionkit.observability import TraceCallback
+    from types import TracebackType
+
+    from executionkit._llm import Omit
     from executionkit.types import CheckpointCallback
 
 __all__ = (
+    "Asker",
     "TrackedProvider",
     "calling_user",
+    "check_max_tokens",
     "check_options",
     "check_positive",
     "checked_complete",
@@ -48,6 +59,7 @@ __all__ = (
 )
 
 _log = logging.getLogger("executionkit")
+_CLOSE = 0.84
 _RESERVED = frozenset({"messages", "stream", "stream_options", "usage_sink"})
 
 
@@ -57,13 +69,12 @@ def validate_score(score: float) -> float:
     Raises:
         ValueError: When it is not.
     """
-    if isinstance(score, bool) or not isinstance(score, (int, float)):
-        msg = f"Invalid evaluator score: expected a number in [0, 1], got {score!r}"
-        raise ValueError(msg)
-    if not 0.0 <= score <= 1.0:  # also False for NaN
-        msg = f"Invalid evaluator score: expected a number in [0, 1], got {score}"
-        raise ValueError(msg)
-    return float(score)
+    given: Any = score  # by a user's evaluator
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if is_number and 0.0 <= float(given) <= 1.0:  # False for NaN
+        return float(given)
+    msg = f"Invalid evaluator score: expected a number in [0, 1], got {given!r}"
+    raise ValueError(msg)
 
 
 def check_positive(**values: int) -> None:
@@ -78,11 +89,14 @@ def check_positive(**values: int) -> None:
             raise ValueError(msg)
 
 
-@functools.lru_cache(maxsize=64)
-def _own_names(pattern: Callable[..., Any]) -> tuple[str, ...]:
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(pattern).parameters.values()
-    return tuple(item.name for item in parameters if item.kind in kinds)
+def check_max_tokens(max_tokens: int | Omit | None) -> None:
+    """Refuse a `max_tokens` below 1; None and `OMIT` are fine.
+
+    Raises:
+        ValueError: When it is not an integer of at least 1.
+    """
+    if max_tokens is not None and max_tokens is not OMIT:
+        check_int("max_tokens", max_tokens, 1)
 
 
 def check_options(pattern: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -99,52 +113,140 @@ def check_options(pattern: Callable[..., Any], options: Mapping[str, Any]) -> No
         if name in _RESERVED:
             msg = f"`{name}` is set by the pattern itself and cannot be passed"
             raise TypeError(msg)
-        close = difflib.get_close_matches(name, _own_names(pattern), n=1, cutoff=0.84)
-        if close:
+        meant = _likely_parameter(pattern, name)
+        if meant is not None:
             msg = (
                 f"{pattern.__name__}() got an unexpected keyword argument "
-                f"{name!r}; did you mean {close[0]!r}?"
+                f"{name!r}; did you mean {meant!r}?"
             )
             raise TypeError(msg)
 
 
-@contextmanager
-def spending(
-    tracker: CostTracker, *, metadata: Callable[[], Mapping[str, Any]] | None = None
-) -> Iterator[None]:
-    """Attach what `tracker` has counted to each library error that leaves the block.
+@functools.lru_cache(maxsize=512)
+def _likely_parameter(pattern: Callable[..., Any], name: str) -> str | None:
+    close = difflib.get_close_matches(name, _own_names(pattern), n=1, cutoff=_CLOSE)
+    return close[0] if close else None
+
+
+@functools.lru_cache(maxsize=64)
+def _own_names(pattern: Callable[..., Any]) -> tuple[str, ...]:
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(pattern).parameters.values()
+    return tuple(item.name for item in parameters if item.kind in kinds)
+
+
+class spending:  # noqa: N801 - used like a function
+    """The block in which a pattern does its work.
+
+    Each library error that leaves it carries what `tracker` has counted, and in
+    `attempts` how many requests were sent in all. With `async with`, the deadline of
+    the current context bounds everything inside, evaluators and callbacks too.
 
     Args:
         tracker: The run's counter.
-        metadata: Called for facts about the run so far, added to the error's
-            metadata under keys that it does not have yet.
+        metadata: Called for facts about the run so far, which go to the metadata of
+            the error. They win over what an inner run has left there.
+
+    Raises:
+        DeadlineExceededError: By `async with`, when the deadline has passed.
     """
-    try:
-        with collecting_lost_cost(None):
-            yield
-    except ExecutionKitError as exc:
-        exc.cost = tracker.to_usage()
-        if metadata is not None:
-            exc.metadata = {**metadata(), **exc.metadata}
-        raise
-    except BaseException:
-        report_lost_cost(tracker.to_usage())
-        raise
+
+    __slots__ = ("_hidden", "_limit", "_metadata", "_seconds", "_tracker")
+
+    def __init__(
+        self,
+        tracker: CostTracker,
+        *,
+        metadata: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._metadata = metadata
+        self._hidden = collecting_lost_cost(None)
+        self._limit: asyncio.Timeout | None = None
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._hidden.__enter__()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        exc: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._hidden.__exit__()
+        if isinstance(exc, ExecutionKitError):
+            self._write_on(exc)
+        elif exc is not None:
+            report_lost_cost(self._tracker.to_usage())
+
+    async def __aenter__(self) -> None:
+        left = remaining_deadline()
+        if left is not None:
+            self._seconds = left
+            if left <= 0:
+                msg = "The deadline has passed; no request was sent"
+                raise self._write_on(DeadlineExceededError(msg))
+            self._limit = get_clock().timeout(left)
+            await self._limit.__aenter__()
+        self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._limit is not None:
+            try:
+                await self._limit.__aexit__(kind, exc, traceback)
+            except TimeoutError as late:
+                msg = f"The deadline was reached after {self._seconds:.3f}s"
+                error = DeadlineExceededError(msg)
+                self.__exit__(type(error), error, None)
+                raise error from late
+        self.__exit__(kind, exc, traceback)
+
+    def _write_on(self, error: ExecutionKitError) -> ExecutionKitError:
+        error.cost = self._tracker.to_usage()
+        if self._tracker.call_count > error.attempts:
+            error.attempts = self._tracker.call_count
+            say_sent(error, error.attempts)
+        if self._metadata is not None:
+            error.metadata = {**error.metadata, **self._metadata()}
+        return error
 
 
 @contextmanager
-def calling_user(what: str) -> Iterator[None]:
+def calling_user(what: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Turn a failure of a user's function into `EvaluatorError`, cause kept.
 
-    Library errors and cancellation pass as they are.
+    Library errors (as copies, see `twin_of`), also those inside an exception group,
+    and cancellation pass.
+
+    Args:
+        what: What the function is called in the message.
+        secrets: Texts that must not appear in the message.
     """
+    failure: BaseException
     try:
         yield
-    except ExecutionKitError:
-        raise
+    except BaseExceptionGroup as group:
+        failure = first_of_group(group, secrets)
+        if isinstance(failure, Exception) and not isinstance(
+            failure, ExecutionKitError
+        ):
+            msg = f"The {what} failed: {describe(failure, secrets)}"
+            raise EvaluatorError(msg) from group
+    except ExecutionKitError as exc:
+        failure = twin_of(exc)
     except Exception as exc:
-        msg = f"The {what} failed: {type(exc).__name__}: {exc}"
+        msg = f"The {what} failed: {describe(exc, secrets)}"
         raise EvaluatorError(msg) from exc
+    else:
+        return
+    # Outside of the handler: so the failure keeps the context that it had.
+    raise failure
 
 
 async def run_checkpoint(
@@ -163,77 +265,6 @@ async def run_checkpoint(
             await outcome
     except Exception:  # noqa: BLE001 - a user's callback must not end the run
         _log.warning("checkpoint callback of %s failed", context, exc_info=True)
-
-
-class TrackedProvider:
-    """A provider whose calls count in the run that lent it out.
-
-    Evaluators get one, so that what they spend is recorded, limited and traced like
-    the pattern's own calls.
-    """
-
-    def __init__(
-        self,
-        provider: LLMProvider,
-        tracker: CostTracker,
-        budget: Budget,
-        retry: RetryConfig | None,
-        trace: TraceCallback | None,
-    ) -> None:
-        self._provider = provider
-        self._tracker = tracker
-        self._budget = budget
-        self._retry = retry
-        self._trace = trace
-
-    @property
-    def supports_tools(self) -> bool:
-        return getattr(self._provider, "supports_tools", False) is True
-
-    async def complete(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> LLMResponse:
-        if tools is not None:
-            kwargs["tools"] = tools
-        return await checked_complete(
-            self._provider,
-            messages,
-            self._tracker,
-            self._budget,
-            self._retry,
-            self._trace,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            **kwargs,
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._provider, name)
-
-
-def first_of_group(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One error for a group: the first library error, the rest as notes on it."""
-    flat = list(_flatten(group))
-    known = [exc for exc in flat if isinstance(exc, ExecutionKitError)]
-    chosen = known[0] if known else flat[0]
-    for other in flat:
-        if other is not chosen:
-            chosen.add_note(f"also: {type(other).__name__}: {other}")
-    return chosen
-
-
-def _flatten(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for exc in group.exceptions:
-        if isinstance(exc, BaseExceptionGroup):
-            yield from _flatten(exc)
-        else:
-            yield exc
 
 
 def raise_unless_tools(provider: object) -> None:

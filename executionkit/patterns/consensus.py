@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
-from executionkit.cost import Budget, CostTracker
 from executionkit.engine.messages import user_message
 from executionkit.engine.parallel import map_bounded
-from executionkit.engine.voting import Ballot, VoteTally
+from executionkit.engine.voting import Ballot, VoteTally, normalize_response
 from executionkit.errors import ConsensusFailedError
+from executionkit.patterns._failures import Siblings
 from executionkit.patterns.base import (
+    Asker,
     calling_user,
+    check_max_tokens,
     check_options,
     check_positive,
-    checked_complete,
     spending,
 )
 from executionkit.types import PatternResult, TokenUsage, VotingStrategy
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider, LLMResponse
+    from executionkit._llm import LLMProvider, LLMResponse, Omit
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
 
@@ -37,8 +39,8 @@ async def consensus(
     strategy: VotingStrategy | str = VotingStrategy.MAJORITY,
     normalizer: Callable[[str], str] | None = None,
     early_stop: bool = False,
-    temperature: float | None = 0.9,
-    max_tokens: int | None = DEFAULT_MAX_TOKENS,
+    temperature: float | Omit | None = 0.9,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
     max_concurrency: int = 5,
     retry: RetryConfig | None = None,
     max_cost: TokenUsage | None = None,
@@ -47,19 +49,22 @@ async def consensus(
 ) -> PatternResult[str]:
     """Ask `num_samples` times at once and return the answer that wins the vote.
 
-    An empty answer, and one cut off at the token limit, does not vote.
+    An empty answer, and one cut off at the token limit, does not vote. Which answer
+    wins depends on the answers alone, not on the order in which they arrive.
 
     Args:
         provider: Answers the prompt.
         prompt: The question.
         num_samples: How often it is asked.
-        strategy: `"majority"` (ties go to the answer seen first) or `"unanimous"`.
+        strategy: `"majority"` (a tie goes to the answer of the earliest sample) or
+            `"unanimous"`.
         normalizer: Maps an answer to the form that is compared; see
             `engine.voting` for ready ones. None = Unicode form and white space only.
         early_stop: Stop as soon as the winner can no longer be caught (or agreement
             is broken); calls that are saved are not made, or cancelled.
-        temperature: Sampling temperature. None = the provider's default.
-        max_tokens: Output tokens per sample. None = the provider's default.
+        temperature: Sampling temperature. None = the provider's default, `OMIT` = not
+            sent.
+        max_tokens: Output tokens per sample. None and `OMIT` as above.
         max_concurrency: Samples in flight at once.
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         max_cost: Budget of the run; see `TokenUsage`.
@@ -75,80 +80,106 @@ async def consensus(
     Raises:
         ConsensusFailedError: When no sample can vote, or unanimity is broken.
         BudgetExhaustedError: When the budget has no room for a sample.
+        DeadlineExceededError: When the deadline of the current context has passed.
+        EvaluatorError: When the normalizer raises.
         LLMError: When a sample fails for good; the other ones are cancelled.
+        ValueError: For an argument out of range.
+        TypeError: For an option that looks like a misspelt parameter.
     """
     check_options(consensus, options)
-    check_positive(
-        num_samples=num_samples,
-        max_concurrency=max_concurrency,
-        max_tokens=1 if max_tokens is None else max_tokens,
-    )
+    check_positive(num_samples=num_samples, max_concurrency=max_concurrency)
+    check_max_tokens(max_tokens)
     chosen = VotingStrategy(strategy)
-    tracker = CostTracker()
-    budget = Budget.from_usage(max_cost)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
+    asker = Asker(provider, max_cost, retry, trace, settings)
+    count = _Count(num_samples, chosen, normalizer, asker.secrets)
+    siblings = Siblings(asker.secrets)
 
     async def sample(_number: int) -> LLMResponse:
-        return await checked_complete(
-            provider, [user_message(prompt)], tracker, budget, retry, trace, **settings
-        )
+        return await siblings.watch(asker.ask([user_message(prompt)]))
 
-    count = _Count(num_samples, Ballot(chosen, normalizer=normalizer))
-    with spending(tracker, metadata=count.facts):
-        samples = map_bounded(sample, range(num_samples), max_concurrency)
-        async with aclosing(samples):
-            async for _, outcome in samples:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                count.add(outcome)
-                if early_stop and count.decided():
-                    break
+    async with spending(asker.tracker, metadata=count.facts):
+        with siblings.noted():
+            samples = map_bounded(sample, range(num_samples), max_concurrency)
+            async with aclosing(samples):
+                async for index, outcome in samples:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    count.add(index, outcome)
+                    if early_stop and count.decided():
+                        break
         tally = count.result()
-        facts = {
-            "agreement_ratio": tally.agreement_ratio,
-            "unique_responses": tally.unique_responses,
-            "tie_count": tally.tie_count,
-            **count.facts(),
-            "over_budget": tracker.over(budget),
-        }
-    return PatternResult(tally.winner, tally.agreement_ratio, tracker.to_usage(), facts)
+    facts = {
+        "agreement_ratio": tally.agreement_ratio,
+        "unique_responses": tally.unique_responses,
+        "tie_count": tally.tie_count,
+        **count.facts(),
+        "over_budget": asker.over_budget,
+    }
+    return PatternResult(tally.winner, tally.agreement_ratio, asker.spent, facts)
 
 
 class _Count:
-    """The vote as it comes in."""
+    """The samples as they come in, and the vote over them."""
 
-    def __init__(self, asked: int, ballot: Ballot) -> None:
+    def __init__(
+        self,
+        asked: int,
+        strategy: VotingStrategy,
+        normalizer: Callable[[str], str] | None,
+        secrets: tuple[str, ...],
+    ) -> None:
         self._asked = asked
-        self._ballot = ballot
+        self._strategy = strategy
+        self._normalizer = normalizer or normalize_response
+        self._secrets = secrets
+        self._early = Ballot(strategy, normalizer=_as_it_is)
+        # Position of the sample -> (what is compared, what was written).
+        self._votes: dict[int, tuple[str, str]] = {}
         self._used = self._empty = self._truncated = 0
 
-    def add(self, response: LLMResponse) -> None:
+    def add(self, index: int, response: LLMResponse) -> None:
         self._used += 1
         if response.was_truncated:
             self._truncated += 1
         elif not response.content.strip():
             self._empty += 1
         else:
-            with calling_user("normalizer"):
-                self._ballot.add(response.content)
+            with calling_user("normalizer", secrets=self._secrets):
+                kind = self._normalizer(response.content)
+                self._early.add(kind)
+            self._votes[index] = kind, response.content
 
     def decided(self) -> bool:
-        return self._ballot.decided(self._asked - self._used)
+        # One vote more than there are: a tie that could still come counts as open,
+        # because the order of the samples, not that of their arrival, would settle it.
+        return self._early.decided(self._asked - self._used + 1)
 
     def result(self) -> VoteTally:
-        if not self._ballot.votes:
+        """The outcome; a tie goes to the answer of the earliest sample."""
+        if not self._votes:
             msg = (
                 f"None of {self._used} samples can vote: {self._empty} empty, "
                 f"{self._truncated} cut off at the token limit (`max_tokens`)"
             )
             raise ConsensusFailedError(msg)
-        return self._ballot.result()
+        ballot = Ballot(self._strategy, normalizer=_as_it_is)
+        written: dict[str, str] = {}
+        for _, (kind, content) in sorted(self._votes.items()):
+            ballot.add(kind)
+            written.setdefault(kind, content)
+        tally = ballot.result()
+        return replace(tally, winner=written[tally.winner])
 
     def facts(self) -> dict[str, Any]:
         return {
-            "votes": self._ballot.votes,
+            "votes": len(self._votes),
             "empty_samples": self._empty,
             "truncated_samples": self._truncated,
             "samples_used": self._used,
             "samples_saved": self._asked - self._used,
         }
+
+
+def _as_it_is(kind: str) -> str:
+    return kind

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+import asyncio
+from collections.abc import AsyncIterable, Collection, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from executionkit._constants import DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_TOKENS
-from executionkit.cost import Budget, CostTracker
 from executionkit.engine.messages import user_message
 from executionkit.engine.parallel import map_bounded
-from executionkit.errors import BudgetExhaustedError, LLMError, PatternError
+from executionkit.errors import (
+    BudgetExhaustedError,
+    DeadlineExceededError,
+    PatternError,
+    PermanentError,
+)
+from executionkit.patterns._failures import Siblings, describe
 from executionkit.patterns.base import (
+    Asker,
+    check_max_tokens,
     check_options,
     check_positive,
-    checked_complete,
     spending,
 )
 from executionkit.types import PatternResult, TokenUsage
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider, LLMResponse
+    from executionkit._llm import LLMProvider, LLMResponse, Omit
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
 
 __all__ = ("map_reduce",)
 
-_SEPARATOR = "\n\n---\n\n"
-_ITEM = "{item}"
-_OUTPUTS = "{mapped_outputs}"
+_SEPARATOR: Final = "\n\n---\n\n"
+_ITEM: Final = "{item}"
+_OUTPUTS: Final = "{mapped_outputs}"
+_MAX_POSITIONS: Final = 100
+# Not authenticated, not paid, no such model: no input will fare better.
+_HOPELESS: Final = frozenset({401, 402, 404})
 
 
 async def map_reduce(
@@ -39,8 +49,8 @@ async def map_reduce(
     reduce_prompt_template: str,
     on_error: Literal["raise", "collect"] = "raise",
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
-    temperature: float | None = 0.3,
-    max_tokens: int | None = DEFAULT_MAX_TOKENS,
+    temperature: float | Omit | None = 0.3,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
     max_cost: TokenUsage | None = None,
     retry: RetryConfig | None = None,
     trace: TraceCallback | None = None,
@@ -52,6 +62,10 @@ async def map_reduce(
     Inputs are taken from the iterable only as calls are made, so it may be long or
     slow; the answers are kept, since the reduce prompt holds them all.
 
+    With `on_error="collect"`, an input whose call fails, or is cancelled from inside,
+    is noted, and the reduce prompt is told. What would meet every other input as well
+    ends the run all the same: an exhausted budget, the deadline, HTTP 401, 402 and 404.
+
     Args:
         provider: Answers.
         inputs: The inputs; any iterable or async iterable of texts but a single text.
@@ -59,10 +73,11 @@ async def map_reduce(
         reduce_prompt_template: Prompt for the end; `{mapped_outputs}` is replaced by
             the answers in the order of the inputs, separated by lines of `---`.
         on_error: `"raise"` = the first input that fails ends the run;
-            `"collect"` = failed inputs are noted, and the reduce prompt is told.
+            `"collect"` = it goes on with what succeeded.
         max_concurrency: Calls in flight at once.
-        temperature: Sampling temperature. None = the provider's default.
-        max_tokens: Output tokens per call. None = the provider's default.
+        temperature: Sampling temperature. None = the provider's default, `OMIT` = not
+            sent.
+        max_tokens: Output tokens per call. None and `OMIT` as above.
         max_cost: Budget of the run; see `TokenUsage`.
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
@@ -72,49 +87,54 @@ async def map_reduce(
     Returns:
         The reduced answer. Metadata: `map_count` (inputs), `reduce_calls` (1),
         `total_calls` (requests, retries included), `failed` (position and error of
-        each failed input), `truncated_responses`, `over_budget`.
+        each failed input), `truncated_responses`, `empty_responses`, `over_budget`.
 
     Raises:
-        ValueError: For a template without its placeholder, before any call.
-        TypeError: When `inputs` is a single text.
+        ValueError: For an argument out of range, and a template without its
+            placeholder; before any call.
+        TypeError: When `inputs` is a single text, or a collection with something else
+            than texts, and for an option that looks like a misspelt parameter.
+        PatternError: When an iterator gives something else than a text, or every input
+            failed.
         BudgetExhaustedError: When the budget has no room for the next call.
-        LLMError: When a call fails for good; the answers so far are in
-            `metadata["mapped_outputs"]` by position.
+        DeadlineExceededError: When the deadline of the current context has passed.
+        LLMError: When a call fails for good.
+            All library errors hold the answers so far, by position, in
+            `metadata["mapped_outputs"]`, and the failures in `metadata["failed"]`.
     """
     _check(inputs, map_prompt_template, reduce_prompt_template, on_error, stream)
     check_options(map_reduce, options)
-    check_positive(
-        max_concurrency=max_concurrency,
-        max_tokens=1 if max_tokens is None else max_tokens,
-    )
-    tracker = CostTracker()
-    budget = Budget.from_usage(max_cost)
+    check_positive(max_concurrency=max_concurrency)
+    check_max_tokens(max_tokens)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
-    phase = _MapPhase(on_error == "collect")
+    asker = Asker(provider, max_cost, retry, trace, settings)
+    phase = _MapPhase(on_error == "collect", asker.secrets)
 
-    async def ask(text: str) -> LLMResponse:
-        return await checked_complete(
-            provider, [user_message(text)], tracker, budget, retry, trace, **settings
-        )
+    siblings = Siblings(asker.secrets)
 
     async def one(item: str) -> LLMResponse:
-        return await ask(map_prompt_template.replace(_ITEM, _text(item)))
+        prompt = map_prompt_template.replace(_ITEM, _text(item))
+        answer = asker.ask([user_message(prompt)])
+        return await (answer if phase.collects else siblings.watch(answer))
 
-    with spending(tracker, metadata=phase.partial):
-        answers = map_bounded(one, inputs, max_concurrency)
-        async with aclosing(answers):
-            async for index, outcome in answers:
-                phase.add(index, outcome)
-        final = await ask(reduce_prompt_template.replace(_OUTPUTS, phase.joined()))
+    async with spending(asker.tracker, metadata=phase.partial):
+        with siblings.noted():
+            answers = map_bounded(one, inputs, max_concurrency)
+            async with aclosing(answers):
+                async for index, outcome in answers:
+                    phase.add(index, outcome)
+        prompt = reduce_prompt_template.replace(_OUTPUTS, phase.joined())
+        final = await asker.ask([user_message(prompt)])
     facts = {
         "map_count": phase.count,
         "reduce_calls": 1,
-        "total_calls": tracker.call_count,
+        "total_calls": asker.tracker.call_count,
         "failed": phase.failures(),
         "truncated_responses": phase.truncated + final.was_truncated,
-        "over_budget": tracker.over(budget),
+        "empty_responses": phase.empty + (not final.content.strip()),
+        "over_budget": asker.over_budget,
     }
-    return PatternResult(final.content, None, tracker.to_usage(), facts)
+    return PatternResult(final.content, None, asker.spent, facts)
 
 
 def _check(
@@ -127,12 +147,7 @@ def _check(
     if stream:
         msg = "stream=True is not supported by map_reduce()"
         raise ValueError(msg)
-    if isinstance(inputs, (str, bytes, bytearray)):
-        msg = (
-            "`inputs` is a single text, which would be split into characters; "
-            "give a list of texts"
-        )
-        raise TypeError(msg)
+    _check_inputs(inputs)
     if on_error not in {"raise", "collect"}:
         msg = f'on_error must be "raise" or "collect", got {on_error!r}'
         raise ValueError(msg)
@@ -145,21 +160,47 @@ def _check(
             raise ValueError(msg)
 
 
+def _check_inputs(inputs: object) -> None:
+    if isinstance(inputs, (str, bytes, bytearray)):
+        msg = (
+            "`inputs` is a single text, which would be split into characters; "
+            "give a list of texts"
+        )
+        raise TypeError(msg)
+    if not isinstance(inputs, (Iterable, AsyncIterable)):
+        msg = f"`inputs` must be an iterable of texts, got {type(inputs).__name__}"
+        raise TypeError(msg)
+    if isinstance(inputs, Collection):
+        for index, item in enumerate(inputs):
+            if not isinstance(item, str):
+                msg = f"inputs[{index}] must be a text, got {type(item).__name__}"
+                raise TypeError(msg)
+
+
 def _text(item: object) -> str:
     if isinstance(item, str):
         return item
     msg = f"each of `inputs` must be a text, got {type(item).__name__}"
-    raise TypeError(msg)
+    raise PatternError(msg)
+
+
+def _is_hopeless(failure: BaseException) -> bool:
+    """Whether every other input would fail in the same way."""
+    if isinstance(failure, PermanentError):
+        return failure.metadata.get("status") in _HOPELESS
+    return isinstance(failure, (BudgetExhaustedError, DeadlineExceededError))
 
 
 class _MapPhase:
     """What the map calls came to."""
 
-    def __init__(self, collect: bool) -> None:  # noqa: FBT001 - one fact
-        self._collect = collect
+    def __init__(self, collect: bool, secrets: tuple[str, ...]) -> None:  # noqa: FBT001
+        self.collects = collect
+        self._secrets = secrets
         self._outputs: dict[int, str] = {}
         self._failed: dict[int, str] = {}
         self.truncated = 0
+        self.empty = 0
 
     @property
     def count(self) -> int:
@@ -167,13 +208,14 @@ class _MapPhase:
 
     def add(self, index: int, outcome: LLMResponse | BaseException) -> None:
         if isinstance(outcome, BaseException):
-            keep = self._collect and isinstance(outcome, (LLMError, PatternError))
-            # An exhausted budget fails every later input too: that ends the run.
-            if not keep or isinstance(outcome, BudgetExhaustedError):
+            # A cancellation here is none of the run: that would not come as a value.
+            own = isinstance(outcome, (Exception, asyncio.CancelledError))
+            if not (self.collects and own) or _is_hopeless(outcome):
                 raise outcome
-            self._failed[index] = f"{type(outcome).__name__}: {outcome}"
+            self._failed[index] = describe(outcome, self._secrets)
             return
         self.truncated += outcome.was_truncated
+        self.empty += not outcome.content.strip()
         self._outputs[index] = outcome.content
 
     def joined(self) -> str:
@@ -183,9 +225,15 @@ class _MapPhase:
             raise PatternError(msg)
         texts = [self._outputs[index] for index in sorted(self._outputs)]
         if self._failed:
-            missing = ", ".join(str(index) for index in sorted(self._failed))
-            texts.append(f"[No answer for the inputs at these positions: {missing}]")
+            texts.append(self._gap())
         return _SEPARATOR.join(texts)
+
+    def _gap(self) -> str:
+        missing = sorted(self._failed)
+        shown = ", ".join(map(str, missing[:_MAX_POSITIONS]))
+        if len(missing) > _MAX_POSITIONS:
+            shown += f" and {len(missing) - _MAX_POSITIONS} more"
+        return f"[No answer for the inputs at these positions, from 0: {shown}]"
 
     def failures(self) -> list[dict[str, Any]]:
         return [

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
-from executionkit.cost import Budget, CostTracker
+from executionkit.engine._checks import check_int
 from executionkit.engine.convergence import ConvergenceDetector
 from executionkit.engine.messages import assistant_message, user_message
 from executionkit.errors import (
     BudgetExhaustedError,
     DeadlineExceededError,
     EvaluatorError,
+    ExecutionKitError,
     LLMError,
 )
+from executionkit.patterns._failures import describe
 from executionkit.patterns._judge import default_judge
 from executionkit.patterns.base import (
+    Asker,
     TrackedProvider,
     calling_user,
+    check_max_tokens,
     check_options,
     check_positive,
-    checked_complete,
     run_checkpoint,
     spending,
     validate_score,
@@ -28,7 +32,7 @@ from executionkit.patterns.base import (
 from executionkit.types import CheckpointCallback, Evaluator, PatternResult, TokenUsage
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider
+    from executionkit._llm import LLMProvider, Omit
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
 
@@ -45,8 +49,8 @@ async def refine_loop(
     max_iterations: int = 5,
     patience: int = 3,
     delta_threshold: float = 0.01,
-    temperature: float | None = 0.7,
-    max_tokens: int | None = DEFAULT_MAX_TOKENS,
+    temperature: float | Omit | None = 0.7,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
     max_cost: TokenUsage | None = None,
     retry: RetryConfig | None = None,
     trace: TraceCallback | None = None,
@@ -58,15 +62,16 @@ async def refine_loop(
     Args:
         provider: Writes the drafts; the built-in judge asks it too.
         prompt: The task.
-        evaluator: Scores a text in [0, 1]; gets a provider whose calls count in this
-            run. None = the built-in judge.
+        evaluator: Scores a text in [0, 1], async or not; gets a provider whose calls
+            count in this run. None = the built-in judge.
         max_eval_chars: Characters of a draft that the built-in judge sees.
         target_score: Stop when a draft reaches it.
-        max_iterations: Improvements after the first draft. 0 = one draft, not judged.
+        max_iterations: Improvements after the first draft. 0 = one draft, which
+            nobody judges, since nothing would come of it.
         patience: Improvements in a row that may bring (almost) nothing.
         delta_threshold: A gain of the best score up to this counts as nothing.
-        temperature: For drafts. None = the provider's default.
-        max_tokens: Output tokens per draft. None = the provider's default.
+        temperature: For drafts. None = the provider's default, `OMIT` = not sent.
+        max_tokens: Output tokens per draft. None and `OMIT` as above.
         max_cost: Budget of the run; see `TokenUsage`.
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
@@ -74,170 +79,144 @@ async def refine_loop(
         **options: Passed to the provider with each draft.
 
     Returns:
-        The best draft with its score (None when no judge could score it). Metadata:
-        `iterations`, `converged` (the target was reached), `stop_reason`
-        (`"target_reached"`, `"stalled"`, `"max_iterations"`, `"evaluator_failed"`),
-        `score_history`, `truncated_responses`, `evaluator_error`, `over_budget`.
+        The best draft with its score (None when no judge has scored it). When the
+        judge fails for lack of an answer or of a rating, that is no reason to lose a
+        draft. Metadata: `iterations` (improvements written), `converged` (the target
+        was reached), `stop_reason` (`"target_reached"`, `"stalled"`,
+        `"max_iterations"`, `"evaluator_failed"`), `score_history`,
+        `truncated_responses`, `over_budget`; after `"evaluator_failed"` also
+        `evaluator_error` and, when there was a draft before it, the draft that has no
+        score, as `unjudged_text`.
 
     Raises:
-        EvaluatorError: When a custom evaluator raises or scores outside [0, 1].
+        EvaluatorError: When a custom evaluator raises, or scores outside [0, 1]. A
+            model call of its own that fails is none of its faults: see above.
         BudgetExhaustedError: When the budget has no room for the next call.
+        DeadlineExceededError: When the deadline of the current context has passed.
         LLMError: When drafting fails for good.
-            All of them carry the best draft in `metadata["best_text"]` and its
-            score in `metadata["best_score"]`.
+            All library errors carry the best draft in `metadata["best_text"]`, its
+            score in `metadata["best_score"]`, and a draft that has none yet in
+            `metadata["unjudged_text"]`.
+        ValueError: For an argument out of range.
+        TypeError: For an option that looks like a misspelt parameter.
     """
     check_options(refine_loop, options)
-    check_positive(
-        patience=patience,
-        max_eval_chars=max_eval_chars,
-        max_tokens=1 if max_tokens is None else max_tokens,
-    )
+    check_positive(patience=patience, max_eval_chars=max_eval_chars)
+    check_max_tokens(max_tokens)
+    check_int("max_iterations", max_iterations, 0)
     if not 0.0 <= target_score <= 1.0:
         msg = f"target_score must be in [0, 1], got {target_score}"
         raise ValueError(msg)
-    if max_iterations < 0:
-        msg = f"max_iterations must be >= 0, got {max_iterations}"
-        raise ValueError(msg)
-    tracker = CostTracker()
-    budget = Budget.from_usage(max_cost)
-    run = _Refinement(
-        provider,
-        prompt,
-        evaluator,
-        max_eval_chars,
-        ConvergenceDetector(delta_threshold, patience, target_score),
-        tracker,
-        budget,
-        retry,
-        trace,
-        on_checkpoint,
-        {"temperature": temperature, "max_tokens": max_tokens, **options},
+    detector = ConvergenceDetector(delta_threshold, patience, target_score)
+    settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
+    asker = Asker(provider, max_cost, retry, trace, settings)
+    judge = default_judge(
+        max_eval_chars, temperature=temperature, max_tokens=max_tokens
     )
-    with spending(tracker, metadata=run.best):
-        return await run.loop(target_score, max_iterations)
+    drafts = _Drafts(asker, prompt, on_checkpoint)
+    panel = _Panel(asker, evaluator or judge, is_custom=evaluator is not None)
+    async with spending(asker.tracker, metadata=drafts.best):
+        stop, iterations = await _refine(
+            drafts, panel, detector, target_score, max_iterations
+        )
+    facts = {
+        "iterations": iterations,
+        "converged": stop == "target_reached",
+        "stop_reason": stop,
+        "score_history": tuple(drafts.scores),
+        "truncated_responses": drafts.truncated,
+        "over_budget": asker.over_budget,
+    }
+    if panel.error is not None:
+        facts["evaluator_error"] = panel.error
+    if drafts.unjudged is not None:
+        facts["unjudged_text"] = drafts.unjudged
+    return PatternResult(drafts.text, drafts.score, asker.spent, facts)
 
 
-class _Refinement:
-    """The state of one run."""
+async def _refine(
+    drafts: _Drafts,
+    panel: _Panel,
+    detector: ConvergenceDetector,
+    target: float,
+    max_iterations: int,
+) -> tuple[str, int]:
+    """Run the loop; why it stopped, and after how many improvements."""
+    for index in range(max_iterations + 1):
+        text = await drafts.write()
+        if max_iterations == 0:
+            break
+        score = await panel.judge(text)
+        if score is None:
+            return "evaluator_failed", index
+        await drafts.book(index, text, score)
+        # The detector watches the best score: a worse draft is no progress, so an
+        # answer that swings below the best one does not run to the limit.
+        assert drafts.score is not None  # noqa: S101 - booked just now
+        if detector.should_stop(drafts.score):
+            return ("target_reached" if drafts.score >= target else "stalled"), index
+    return "max_iterations", max_iterations
+
+
+class _Drafts:
+    """The drafts of one run: the best one, and what became of the others."""
 
     def __init__(
-        self,
-        provider: LLMProvider,
-        prompt: str,
-        evaluator: Evaluator | None,
-        max_eval_chars: int,
-        detector: ConvergenceDetector,
-        tracker: CostTracker,
-        budget: Budget,
-        retry: RetryConfig | None,
-        trace: TraceCallback | None,
-        on_checkpoint: CheckpointCallback | None,
-        options: dict[str, Any],
+        self, asker: Asker, prompt: str, on_checkpoint: CheckpointCallback | None
     ) -> None:
-        self._provider = provider
+        self._asker = asker
         self._prompt = prompt
-        self._custom = evaluator is not None
-        self._evaluator = evaluator or default_judge(max_eval_chars)
-        self._lent = TrackedProvider(provider, tracker, budget, retry, trace)
-        self._detector = detector
-        self._tracker = tracker
-        self._budget = budget
-        self._retry = retry
-        self._trace = trace
         self._on_checkpoint = on_checkpoint
-        self._options = options
-        self._best = ""
-        self._best_score: float | None = None
-        self._drafts = 0
-        self._truncated = 0
-        self._history: list[float] = []
-        self._error: str | None = None
+        self._written = 0
+        self.text = ""
+        self.score: float | None = None
+        self.scores: list[float] = []
+        self.truncated = 0
+        self.unjudged: str | None = None
+        """A draft that no judge has scored, while another one was."""
 
     def best(self) -> dict[str, Any]:
         """What must survive an error."""
-        if not self._drafts:
+        if not self._written:
             return {}
-        return {
-            "best_text": self._best,
-            "best_score": self._best_score,
-            "score_history": tuple(self._history),
+        facts: dict[str, Any] = {
+            "best_text": self.text,
+            "best_score": self.score,
+            "score_history": tuple(self.scores),
         }
+        if self.unjudged is not None:
+            facts["unjudged_text"] = self.unjudged
+        return facts
 
-    async def loop(self, target: float, max_iterations: int) -> PatternResult[str]:
-        self._best = await self._draft([user_message(self._prompt)])
-        if max_iterations == 0:
-            return self._result("max_iterations", 0)
-        if not await self._judge(self._best, 0):
-            return self._result("evaluator_failed", 0)
-        for index in range(1, max_iterations + 1):
-            stop = self._should_stop(target)
-            if stop is not None:
-                return self._result(stop, index - 1)
-            text = await self._draft(self._improve())
-            if not await self._judge(text, index):
-                return self._result("evaluator_failed", index)
-        reached = (self._best_score or 0.0) >= target
-        return self._result(
-            "target_reached" if reached else "max_iterations", max_iterations
-        )
-
-    def _should_stop(self, target: float) -> str | None:
-        # The detector watches the best score: a worse draft is no progress, so an
-        # answer that swings below the best one does not run to the limit.
-        best = self._best_score or 0.0
-        if not self._detector.should_stop(best):
-            return None
-        return "target_reached" if best >= target else "stalled"
-
-    def _improve(self) -> list[dict[str, Any]]:
-        instruction = (
-            f"That answer was scored {self._best_score:.2f} out of 1.00. "
-            "Write a better one. Answer with the improved text only."
-        )
-        return [
-            user_message(self._prompt),
-            assistant_message(self._best),
-            user_message(instruction),
-        ]
-
-    async def _draft(self, messages: list[dict[str, Any]]) -> str:
-        response = await checked_complete(
-            self._provider,
-            messages,
-            self._tracker,
-            self._budget,
-            self._retry,
-            self._trace,
-            **self._options,
-        )
-        self._drafts += 1
-        self._truncated += response.was_truncated
+    async def write(self) -> str:
+        """Write the first draft, or an improvement on the best one."""
+        messages = [user_message(self._prompt)]
+        if self._written:
+            messages += [assistant_message(self.text), user_message(self._wish())]
+        response = await self._asker.ask(messages)
+        self.truncated += response.was_truncated
+        if self._written:
+            self.unjudged = response.content
+        else:
+            self.text = response.content
+        self._written += 1
         return response.content
 
-    async def _judge(self, text: str, index: int) -> bool:
-        """Score a draft and keep it if it is the best; False when no score came."""
-        try:
-            score = await self._score(text)
-        except (BudgetExhaustedError, DeadlineExceededError):
-            raise
-        except (LLMError, EvaluatorError) as exc:
-            if self._custom and isinstance(exc, EvaluatorError):
-                raise
-            self._error = f"{type(exc).__name__}: {exc}"
-            return False
-        self._history.append(score)
-        if self._best_score is None or score > self._best_score:
-            self._best, self._best_score = text, score
-        if self._on_checkpoint is not None:
-            await self._checkpoint(index, text, score)
-        return True
+    def _wish(self) -> str:
+        return (
+            f"That answer was scored {self.score:.2f} out of 1.00. "
+            "Write a better one. Answer with the improved text only."
+        )
 
-    async def _score(self, text: str) -> float:
-        with calling_user("evaluator"):
-            return validate_score(await self._evaluator(text, self._lent))
-
-    async def _checkpoint(self, index: int, text: str, score: float) -> None:
-        usage = self._tracker.to_usage()
+    async def book(self, index: int, text: str, score: float) -> None:
+        """Keep a draft that was judged, if it is the best."""
+        self.unjudged = None
+        self.scores.append(score)
+        if self.score is None or score > self.score:
+            self.text, self.score = text, score
+        if self._on_checkpoint is None:
+            return
+        usage = self._asker.spent
         state = {
             "iteration": index,
             "current_text": text,
@@ -250,17 +229,44 @@ class _Refinement:
         }
         await run_checkpoint(self._on_checkpoint, index, state, context="refine_loop")
 
-    def _result(self, stop_reason: str, iterations: int) -> PatternResult[str]:
-        facts: dict[str, Any] = {
-            "iterations": iterations,
-            "converged": stop_reason == "target_reached",
-            "stop_reason": stop_reason,
-            "score_history": list(self._history),
-            "truncated_responses": self._truncated,
-            "over_budget": self._tracker.over(self._budget),
-        }
-        if self._error is not None:
-            facts["evaluator_error"] = self._error
-        return PatternResult(
-            self._best, self._best_score, self._tracker.to_usage(), facts
+
+class _Panel:
+    """Whoever scores the drafts."""
+
+    def __init__(self, asker: Asker, evaluator: Evaluator, *, is_custom: bool) -> None:
+        self._evaluator = evaluator
+        self._is_custom = is_custom
+        self._secrets = asker.secrets
+        self._lent = TrackedProvider(
+            asker.provider, asker.tracker, asker.budget, asker.retry, asker.trace
         )
+        self.error: str | None = None
+        """Why there was no score."""
+
+    async def judge(self, text: str) -> float | None:
+        """The score of a draft; None when asking for one failed.
+
+        Raises:
+            EvaluatorError: A custom evaluator failed by itself.
+        """
+        try:
+            return await self._score(text)
+        except (BudgetExhaustedError, DeadlineExceededError):
+            raise
+        except LLMError as exc:
+            self.error = describe(exc, self._secrets)
+        except EvaluatorError as exc:
+            if self._is_custom:
+                raise
+            self.error = describe(exc, self._secrets)
+        except ExecutionKitError as exc:
+            msg = f"The evaluator failed: {describe(exc, self._secrets)}"
+            raise EvaluatorError(msg) from exc
+        return None
+
+    async def _score(self, text: str) -> float:
+        with calling_user("evaluator", secrets=self._secrets):
+            score: Any = self._evaluator(text, self._lent)
+            if inspect.isawaitable(score):
+                score = await score
+            return validate_score(score)

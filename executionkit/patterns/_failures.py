@@ -1,0 +1,97 @@
+"""Many failures as one error, and what they say without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from executionkit._error_base import twin_of
+from executionkit._redact import redact_exception_text
+from executionkit.errors import ExecutionKitError
+
+__all__ = ("Siblings", "describe", "first_of_group")
+
+_T = TypeVar("_T")
+
+_MAX_TEXT: Final = 500
+_MAX_NOTES: Final = 20
+
+
+def describe(exc: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Type and text of an exception, in bounded length, without secrets."""
+    name, said = type(exc).__name__, redact_exception_text(exc, secrets=secrets)
+    if len(said) > _MAX_TEXT:
+        said = f"{said[:_MAX_TEXT]}..."
+    return name if said == name else f"{name}: {said}"
+
+
+class Siblings:
+    """What failed side by side: one failure is raised, the others are noted on it.
+
+    Args:
+        secrets: Texts that must not appear in the notes.
+    """
+
+    __slots__ = ("_failures", "_secrets")
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._failures: list[Exception] = []
+        self._secrets = tuple(secrets)
+
+    async def watch(self, call: Awaitable[_T]) -> _T:
+        """Await one of the calls."""
+        try:
+            return await call
+        except Exception as exc:
+            self._failures.append(exc)
+            raise
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the others on a library error that leaves the block.
+
+        All calls must have ended by then.
+        """
+        try:
+            yield
+        except ExecutionKitError as exc:
+            _note_others(exc, self._failures, self._secrets)
+            raise
+
+
+def _note_others(
+    chosen: BaseException, all_of_them: Iterable[BaseException], secrets: Iterable[str]
+) -> None:
+    others = [exc for exc in all_of_them if exc is not chosen]
+    for other in others[:_MAX_NOTES]:
+        chosen.add_note(f"also: {describe(other, secrets)}")
+    if len(others) > _MAX_NOTES:
+        chosen.add_note(f"also: {len(others) - _MAX_NOTES} more failures")
+
+
+def first_of_group(
+    group: BaseExceptionGroup[BaseException], secrets: Iterable[str] = ()
+) -> BaseException:
+    """One error for a group, the rest as notes on it.
+
+    What is no `Exception` (an interrupt, a cancellation) comes first, then the first
+    library error (as a copy, see `twin_of`), then whatever came first.
+    """
+    flat = list(_flatten(group))
+    fatal = [exc for exc in flat if not isinstance(exc, Exception)]
+    known = [exc for exc in flat if isinstance(exc, ExecutionKitError)]
+    chosen = (fatal or known or flat)[0]
+    rest = [exc for exc in flat if exc is not chosen]
+    if isinstance(chosen, ExecutionKitError):
+        chosen = twin_of(chosen)
+    _note_others(chosen, rest, secrets)
+    return chosen
+
+
+def _flatten(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _flatten(exc)
+        else:
+            yield exc
