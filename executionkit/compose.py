@@ -8,13 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from executionkit._error_base import twin_of
 from executionkit.cost import Budget, report_lost_cost
 from executionkit.errors import (
     BudgetExhaustedError,
     ExecutionKitError,
     PatternError,
 )
-from executionkit.patterns.base import first_of_group
+from executionkit.patterns._call import known_secrets
+from executionkit.patterns._failures import first_of_group
 from executionkit.types import PatternResult, TokenUsage, thaw
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ class _Pipe:
         except ExecutionKitError as exc:
             failure = _with_total(exc, self.spent, self.costs)
         except BaseExceptionGroup as group:
-            failure = first_of_group(group)
+            failure = first_of_group(group, known_secrets(provider))
             if isinstance(failure, ExecutionKitError):
                 failure = _with_total(failure, self.spent, self.costs)
             else:
@@ -174,24 +176,12 @@ def _with_total(
 ) -> ExecutionKitError:
     """A twin of a step's error that carries the cost of the whole pipe.
 
-    The step's own error is left as it is: its raiser may still hold it. A class that
-    cannot be made without its own arguments is changed in place instead.
+    The step's own error is left as it is: its raiser may still hold it.
     """
-    try:
-        twin = type(exc).__new__(type(exc), *exc.args)
-    except TypeError:
-        twin = exc
-    twin.args = exc.args
-    twin.__dict__.update(exc.__dict__)
-    notes = getattr(exc, "__notes__", None)
-    if notes:
-        twin.__notes__ = list(notes)
+    twin = twin_of(exc)
     twin.cost = spent + exc.cost
-    twin.metadata = {**exc.metadata, "step_costs": tuple(costs)}
-    twin.__cause__ = exc.__cause__
-    twin.__context__ = exc.__context__
-    twin.__suppress_context__ = exc.__suppress_context__
-    return twin.with_traceback(exc.__traceback__)
+    twin.metadata["step_costs"] = tuple(costs)
+    return twin
 
 
 def _as_prompt(value: Any) -> str:

@@ -15,8 +15,8 @@ from executionkit.engine.messages import user_message
 from executionkit.engine.rate_bucket import PermitTimeoutError
 from executionkit.errors import DeadlineExceededError, ExecutionKitError
 from executionkit.patterns.base import (
+    check_max_tokens,
     check_options,
-    check_positive,
     checked_stream,
     raise_unless_tools,
 )
@@ -37,7 +37,7 @@ from executionkit.types import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from executionkit._llm import LLMProvider, StreamingProvider
+    from executionkit._llm import LLMProvider, Omit, StreamingProvider
     from executionkit.calls import ToolRunner
     from executionkit.engine.rate_bucket import Limiter
     from executionkit.engine.retry import RateLimitStrategy, RetryConfig
@@ -180,8 +180,8 @@ class Kit:
         self,
         prompt: str,
         *,
-        temperature: float | None = 0.9,
-        max_tokens: int | None = DEFAULT_MAX_TOKENS,
+        temperature: float | Omit | None = 0.9,
+        max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
         max_cost: TokenUsage | None = None,
         retry: RetryConfig | None = None,
         trace: TraceCallback | None = None,
@@ -204,8 +204,8 @@ class Kit:
         prompt: str,
         tools: Iterable[Tool] | ToolRunner = (),  # noqa: ARG002 - one generation only
         *,
-        temperature: float | None = 0.3,
-        max_tokens: int | None = DEFAULT_MAX_TOKENS,
+        temperature: float | Omit | None = 0.3,
+        max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
         max_cost: TokenUsage | None = None,
         retry: RetryConfig | None = None,
         trace: TraceCallback | None = None,
@@ -237,8 +237,7 @@ class Kit:
                 "`stream`"
             )
             raise TypeError(msg)
-        max_tokens = options["max_tokens"]
-        check_positive(max_tokens=1 if max_tokens is None else max_tokens)
+        check_max_tokens(options["max_tokens"])
         await self._permit()
         tracker = CostTracker()
         try:

@@ -209,8 +209,8 @@ class ModelCall:
             return await self._send_within(left, config)
         except ExecutionKitError as exc:
             exc.cost = self._tracker.to_usage()
-            if self._trace is not None and exc is not self._last and not self._cut:
-                await self._emit("llm_call_refused", error_type=type(exc).__name__)
+            if exc is not self._last and not self._cut:
+                await self.refused(exc)
             raise
         finally:
             self._last = None  # an error must not refer to itself through its frames
@@ -331,6 +331,11 @@ class ModelCall:
         with suppress(TimeoutError):
             async with get_clock().timeout(_GRACE):
                 await self._emit("llm_call_error", **facts)
+
+    async def refused(self, exc: BaseException) -> None:
+        """Report that a request was not sent because of `exc`."""
+        if self._trace is not None:
+            await self._emit("llm_call_refused", error_type=type(exc).__name__)
 
     async def ended(self, number: int, response: LLMResponse, **facts: Any) -> None:
         """Report that attempt `number` was answered."""

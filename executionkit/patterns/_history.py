@@ -11,8 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from executionkit.cost import CostTracker
-from executionkit.patterns.base import calling_user
+from executionkit.patterns.base import Asker, calling_user
 from executionkit.types import TokenUsage, thaw
 
 __all__ = ("HistoryWindow", "Summarizer", "split_blocks")
@@ -61,7 +60,7 @@ class HistoryWindow:
     Args:
         limit: Messages to send at most. None = all.
         summarizer: Sums up what is dropped; called once for each message.
-        tracker: Counts what the summarizer reports.
+        asker: Its tracker counts what the summarizer reports.
         history: The history at the start of the run: the latest user message in it is
             the question.
     """
@@ -70,12 +69,12 @@ class HistoryWindow:
         self,
         limit: int | None,
         summarizer: Summarizer | None,
-        tracker: CostTracker,
+        asker: Asker,
         history: Sequence[Message],
     ) -> None:
         self._limit = limit
         self._summarizer = summarizer
-        self._tracker = tracker
+        self._asker = asker
         asked = [item for item in history if _is_question(item)]
         # What the loop itself says to the model in between is no question.
         self._question = asked[-1] if asked else None
@@ -147,13 +146,13 @@ class HistoryWindow:
         return self._summary
 
     async def _ask(self, summarizer: Summarizer, batch: list[Message]) -> str:
-        with calling_user("summarizer"):
+        with calling_user("summarizer", secrets=self._asker.secrets):
             outcome: Any = summarizer(batch)
             if inspect.isawaitable(outcome):
                 outcome = await outcome
             if isinstance(outcome, tuple):
                 outcome, usage = outcome
-                self._tracker.add_usage(usage)
+                self._asker.tracker.add_usage(usage)
             if not isinstance(outcome, str):
                 msg = (
                     "a summarizer must return a text, or a text and a TokenUsage, got "

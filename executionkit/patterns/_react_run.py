@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._json_tools import offer, parse_offer
@@ -12,7 +12,7 @@ from executionkit.calls import CallProblem, ToolCall, ToolResult
 from executionkit.engine.messages import assistant_message, user_message
 from executionkit.errors import MaxIterationsError, NoProgressError
 from executionkit.patterns._react_round import Round, read_calls, thoughts_of
-from executionkit.patterns.base import checked_complete, run_checkpoint
+from executionkit.patterns.base import Asker, run_checkpoint
 from executionkit.types import (
     CheckpointCallback,
     PatternResult,
@@ -23,10 +23,7 @@ from executionkit.types import (
 )
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider, LLMResponse
-    from executionkit.cost import Budget, CostTracker
-    from executionkit.engine.retry import RetryConfig
-    from executionkit.observability import TraceCallback
+    from executionkit._llm import LLMResponse
     from executionkit.patterns._history import HistoryWindow
     from executionkit.patterns._progress import ProgressWatch
     from executionkit.patterns._tool_desk import ToolDesk
@@ -52,62 +49,49 @@ def tool_names(schemas: Sequence[Mapping[str, Any]]) -> dict[str, None]:
     return names
 
 
-@dataclass(slots=True)
 class Model:
-    """How the run asks its model."""
+    """How the run asks its model for the next reply.
 
-    provider: LLMProvider
-    schemas: list[dict[str, Any]]
-    """The tools on offer, in OpenAI's function format."""
+    Args:
+        asker: Asks; its options hold the `tool_choice`.
+        schemas: The tools on offer, in OpenAI's function format.
+        json_mode: Whether the tools are offered as JSON, for models that know none.
+    """
 
-    json_mode: bool
-    tracker: CostTracker
-    budget: Budget
-    retry: RetryConfig | None
-    trace: TraceCallback | None
-    options: dict[str, Any]
-    """For the provider; `tool_choice` among them."""
+    __slots__ = ("_json_mode", "asker", "schemas")
+
+    def __init__(
+        self, asker: Asker, schemas: list[dict[str, Any]], *, json_mode: bool
+    ) -> None:
+        self.asker = asker
+        self.schemas = schemas
+        self._json_mode = json_mode
+        if not schemas:  # servers refuse a choice of nothing
+            asker.options.pop("tool_choice", None)
 
     async def ask(self, window: list[dict[str, Any]]) -> LLMResponse:
         """One reply, its tool calls read, whichever way the model makes them."""
-        options = self.options
         if not self.schemas:
-            options.pop("tool_choice", None)  # servers refuse a choice of nothing
-            return await self._complete(window, options)
-        if not self.json_mode:
-            return await self._complete(window, {**options, "tools": self.schemas})
-        return await self._ask_for_json(window)
-
-    async def _ask_for_json(self, window: list[dict[str, Any]]) -> LLMResponse:
-        options = dict(self.options)
+            return await self.asker.ask(window)
+        options = dict(self.asker.options)
+        if not self._json_mode:
+            options["tools"] = self.schemas
+            return await self.asker.ask(window, options)
         choice = options.pop("tool_choice", None)
         answer = _answer_schema(options.pop("response_format", None))
         messages, wanted = offer(self.schemas, choice, window, answer=answer)
         if wanted is not None:
             options["response_format"] = wanted
-        response = await self._complete(messages, options)
+        response = await self.asker.ask(messages, options)
         content, calls, problems = parse_offer(response.content, self.schemas)
         return replace(response, content=content, tool_calls=calls, problems=problems)
 
-    async def _complete(
-        self, messages: list[dict[str, Any]], options: dict[str, Any]
-    ) -> LLMResponse:
-        return await checked_complete(
-            self.provider,
-            messages,
-            self.tracker,
-            self.budget,
-            self.retry,
-            self.trace,
-            **options,
-        )
-
     def set_free(self) -> None:
         """A forced call was made: a model that must call for ever never answers."""
-        choice = self.options.get("tool_choice")
+        choice = self.asker.options.get("tool_choice")
         kind = choice.get("type") if isinstance(choice, Mapping) else choice
         if kind is not None and kind not in _FREE:
-            del self.options["tool_choice"]
+            del self.asker.options["tool_choice"]
 
 
 def _answer_schema(response_format: object) -> Mapping[str, Any] | None:
@@ -157,6 +141,7 @@ class ReactRun:
         repairs: int,
     ) -> None:
         self._model = model
+        self._asker = model.asker
         self._offered = tool_names(model.schemas)
         self._history = history
         self._window = window
@@ -226,7 +211,7 @@ class ReactRun:
             "round": index,
             "last_response": response.content,
             "tool_calls_made": list(self._made),
-            "cost": _cost_dict(self._model.tracker.to_usage()),
+            "cost": _cost_dict(self._asker.spent),
             "messages": [thaw(message) for message in self._history],
         }
         await run_checkpoint(self._on_checkpoint, index, state, context="react_loop")
@@ -262,8 +247,7 @@ class ReactRun:
         facts = self.facts()
         if response.refusal is not None:
             facts["refusal"] = response.refusal
-        cost = self._model.tracker.to_usage()
-        return PatternResult(response.content, None, cost, facts)
+        return PatternResult(response.content, None, self._asker.spent, facts)
 
     def _stop_for_no_progress(self) -> None:
         self._reason = TerminationReason.NO_PROGRESS
@@ -291,7 +275,7 @@ class ReactRun:
             "tools_offered": offered,
             "tools_never_called": offered > 0 and not called,
             "history_repairs": self._repairs,
-            "over_budget": self._model.tracker.over(self._model.budget),
+            "over_budget": self._asker.over_budget,
         }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
+from executionkit._error_base import twin_of
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
@@ -26,7 +27,8 @@ from executionkit.errors import (
     ExecutionKitError,
     LLMError,
 )
-from executionkit.patterns._call import ModelCall
+from executionkit.patterns._call import ModelCall, known_secrets
+from executionkit.patterns._failures import first_of_group
 from executionkit.types import StreamingPatternResult, TokenUsage
 
 if TYPE_CHECKING:
@@ -86,7 +88,12 @@ async def checked_stream(
         raise DeadlineExceededError(msg, cost=tracker.to_usage())
     limits = budget if isinstance(budget, Budget) else Budget.from_usage(budget)
     call = ModelCall(provider, messages, tracker, limits, trace, kwargs)
-    held = await call.admit(1)
+    try:
+        held = await call.admit(1)
+    except ExecutionKitError as exc:
+        exc.cost = tracker.to_usage()
+        await call.refused(exc)
+        raise
     stream = _Stream(
         _Opening(provider, messages, kwargs),
         call,
@@ -156,6 +163,7 @@ class _Stream(AsyncIterator[str]):
         self._sink: list[LLMResponse] = []
         self._text: list[str] = []
         self._closed = False
+        self._told: BaseException | None = None  # the failure that was reported last
 
     def __aiter__(self) -> _Stream:
         return self
@@ -164,35 +172,54 @@ class _Stream(AsyncIterator[str]):
         if self._closed:
             raise StopAsyncIteration
         text: Any  # a provider of one's own may give anything
+        failure: BaseException
         try:
-            if self._due is not None:
-                text = await self._next_in_time()
-            elif self._source is None:
-                text = await self._next()
-            else:
-                text = await anext(self._source, None)
-        except asyncio.CancelledError as exc:
-            await self._end(exc)
+            text = await self._reading()
+            if type(text) is str and not self._is_over():
+                self._text.append(text)
+                return text
+            return await self._odd(text)
+        except (StopAsyncIteration, asyncio.CancelledError) as exc:
+            if isinstance(exc, asyncio.CancelledError):
+                await self._end(exc)
             raise
         except Exception as exc:
             if self._is_over():  # what reading a closed stream gives is of no interest
                 raise StopAsyncIteration from exc
-            await self._end(exc)
+            failure = exc if exc is self._told else self._own(exc)
+            await self._end(failure)
+            if failure is exc:
+                raise
+        except BaseException:
+            self._settle()
             raise
-        if self._is_over():  # by another task, while this one was waiting
+        # Outside of the handler: so the failure keeps the context that it had.
+        raise failure
+
+    def _reading(self) -> Awaitable[str | None]:
+        if self._due is not None:
+            return self._next_in_time()
+        return self._next() if self._source is None else anext(self._source, None)
+
+    async def _odd(self, text: Any) -> str:
+        """What is no text: the end, or a mistake of the provider."""
+        if self._is_over():  # closed by another task, while this one was waiting
             await _close(self._source)
             raise StopAsyncIteration
         if text is None:
             await self._complete()
             raise StopAsyncIteration
-        if not isinstance(text, str):
-            error = BadResponseError(
-                f"the stream gave a {type(text).__name__} instead of text"
-            )
-            await self._end(error)
-            raise error
-        self._text.append(text)
-        return text
+        if isinstance(text, str):
+            self._text.append(text)
+            return text
+        msg = f"the stream gave a {type(text).__name__} instead of text"
+        raise BadResponseError(msg)
+
+    def _own(self, exc: Exception) -> BaseException:
+        """The failure as an error that belongs to this stream alone."""
+        if isinstance(exc, BaseExceptionGroup):
+            return first_of_group(exc, known_secrets(self._opening.provider))
+        return twin_of(exc) if isinstance(exc, ExecutionKitError) else exc
 
     def _is_over(self) -> bool:
         return self._closed
@@ -232,8 +259,11 @@ class _Stream(AsyncIterator[str]):
             self._source = await self._opening.open(self._sink)
             return None if self._is_over() else await anext(self._source, None)
         except Exception as exc:
-            await self._attempt_failed(number, exc)
-            raise
+            self._told = failure = self._own(exc)
+            await self._attempt_failed(number, failure)
+            if failure is exc:
+                raise
+        raise failure
 
     async def _withdraw(self) -> None:
         """The stream was closed while its request waited for room in the budget."""
@@ -242,7 +272,7 @@ class _Stream(AsyncIterator[str]):
             held.refund()
             await self._call.failed(self._attempt, asyncio.CancelledError())
 
-    async def _attempt_failed(self, number: int, exc: Exception) -> None:
+    async def _attempt_failed(self, number: int, exc: BaseException) -> None:
         source, self._source = self._source, None
         held, self._held = self._held, None
         self._sent = False
@@ -259,6 +289,28 @@ class _Stream(AsyncIterator[str]):
 
     async def _end(self, exc: BaseException | None) -> None:
         """Leave before the end: because of `exc`, or because nobody reads on."""
+        held = self._held
+        partial = self._settle()
+        if isinstance(exc, ExecutionKitError):
+            exc.cost = self._tracker.to_usage()
+            exc.attempts = max(exc.attempts, self._attempt if self._sent else 0)
+            exc.metadata.setdefault("partial_text", partial.content)
+        if isinstance(exc, LLMError) and not exc.partial_text:
+            exc.partial_text = partial.content
+        told, self._told = self._told, None
+        try:
+            await _close(self._source)
+        finally:
+            if held is None:
+                if isinstance(exc, ExecutionKitError) and exc is not told:
+                    await self._call.refused(exc)
+            elif exc is None:
+                await self._call.ended(self._attempt, partial, closed_early=True)
+            else:
+                await self._call.failed(self._attempt, exc)
+
+    def _settle(self) -> LLMResponse:
+        """Book what an unfinished reply has cost; what is known of it."""
         self._closed = True
         held, self._held = self._held, None
         partial = self._partial()
@@ -266,22 +318,7 @@ class _Stream(AsyncIterator[str]):
             held.settle(response_usage(partial))
         elif held is not None:
             held.refund()  # no request was ever sent
-        if isinstance(exc, ExecutionKitError):
-            exc.cost = self._tracker.to_usage()
-            exc.metadata.setdefault("partial_text", partial.content)
-        if isinstance(exc, LLMError) and not exc.partial_text:
-            exc.partial_text = partial.content
-        try:
-            await _close(self._source)
-        finally:
-            if held is not None:
-                await self._report(exc, partial)
-
-    async def _report(self, exc: BaseException | None, partial: LLMResponse) -> None:
-        if exc is not None:
-            await self._call.failed(self._attempt, exc)
-        else:
-            await self._call.ended(self._attempt, partial, closed_early=True)
+        return partial
 
     async def _complete(self) -> None:
         self._closed = True

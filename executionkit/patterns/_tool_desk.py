@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from executionkit._clock import get_clock
@@ -25,7 +26,7 @@ from executionkit.errors import (
     ToolTimeoutError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
-from executionkit.patterns._tool_call import ToolRun, stop_runs
+from executionkit.patterns._tool_call import GRACE_SECONDS, ToolRun, stop_runs
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.types import thaw
 
@@ -109,6 +110,7 @@ class ToolDesk:
         trace: Receives `tool_call_start` and `tool_call_end` for each call that is
             not over a limit.
         redact_arguments: Hide argument values in trace events.
+        secrets: Texts that must not appear in trace events.
         concurrency: Calls in flight at once.
         timeout: Seconds per call, waiting included, for a runner other than a list.
     """
@@ -122,6 +124,7 @@ class ToolDesk:
         gate: ApprovalGate | None,
         trace: TraceCallback | None,
         redact_arguments: bool,
+        secrets: Sequence[str],
         concurrency: int,
         timeout: float | None,
     ) -> None:
@@ -132,6 +135,7 @@ class ToolDesk:
         self._gate = gate
         self._trace = trace
         self._redact_arguments = redact_arguments
+        self._secrets = secrets
         self._slots = asyncio.Semaphore(concurrency)
         self._concurrency = concurrency
         self._timeout = timeout
@@ -209,20 +213,31 @@ class ToolDesk:
             await self._decide(work, index)
             return
         call = _call_at(work, index)
-        error = ""
         try:
             await self._emit("tool_call_start", call, arguments=self._shown(call))
             await self._decide(work, index)
-        except BaseException as exc:
-            error = type(exc).__name__
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise  # nothing may be awaited any more
+        except asyncio.CancelledError:
+            # The callback may be the very thing that hangs: it cannot hold up the end.
+            with suppress(TimeoutError):
+                async with get_clock().timeout(GRACE_SECONDS):
+                    await self._ended(call, None, "CancelledError")
             raise
-        finally:
-            result = work.results[index]
-            code = None if result is None else result.error_code
-            error = error or ("" if code is None else code.value)
-            facts = {"error": error} if error else {}
-            blocked = code is ErrorCode.APPROVAL_DENIED
-            await self._emit("tool_call_end", call, blocked=blocked, **facts)
+        except BaseException as exc:
+            await self._ended(call, None, type(exc).__name__)
+            raise
+        await self._ended(call, work.results[index], "")
+
+    async def _ended(
+        self, call: ToolCall, result: ToolResult | None, error: str
+    ) -> None:
+        code = None if result is None else result.error_code
+        if code is not None:
+            error = code.value
+        facts = {"error": error} if error else {}
+        blocked = code is ErrorCode.APPROVAL_DENIED
+        await self._emit("tool_call_end", call, blocked=blocked, **facts)
 
     async def _decide(self, work: Round, index: int) -> None:
         """Check, then ask, then run: nobody is asked about a call that cannot run."""
@@ -314,7 +329,8 @@ class ToolDesk:
 
     async def _emit(self, kind: str, call: ToolCall, **facts: Any) -> None:
         payload = {"tool_name": call.name, "tool_call_id": call.id, **facts}
-        await emit_trace(self._trace, TraceEvent.create(kind, payload))
+        event = TraceEvent.create(kind, payload)
+        await emit_trace(self._trace, event, secrets=self._secrets)
 
 
 def _call_at(work: Round, index: int) -> ToolCall:

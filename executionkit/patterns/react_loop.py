@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from executionkit._constants import DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_TOKENS
 from executionkit.calls import ToolRunner
-from executionkit.cost import Budget, CostTracker
 from executionkit.engine.messages import user_message
 from executionkit.patterns._history import HistoryWindow, Summarizer
 from executionkit.patterns._mend import mend_history
@@ -16,6 +15,8 @@ from executionkit.patterns._react_run import Model, ReactRun, tool_names
 from executionkit.patterns._tool_desk import CallLimits, ToolDesk
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.patterns.base import (
+    Asker,
+    check_max_tokens,
     check_options,
     check_positive,
     raise_unless_tools,
@@ -24,7 +25,7 @@ from executionkit.patterns.base import (
 from executionkit.types import CheckpointCallback, PatternResult, TokenUsage, Tool
 
 if TYPE_CHECKING:
-    from executionkit._llm import LLMProvider
+    from executionkit._llm import LLMProvider, Omit
     from executionkit.approval import ApprovalGate
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
@@ -48,8 +49,8 @@ async def react_loop(
     max_tool_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     max_repeated_rounds: int | None = 4,
     tool_mode: Literal["native", "json"] = "native",
-    temperature: float | None = 0.3,
-    max_tokens: int | None = DEFAULT_MAX_TOKENS,
+    temperature: float | Omit | None = 0.3,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
     max_cost: TokenUsage | None = None,
     retry: RetryConfig | None = None,
     max_history_messages: int | None = None,
@@ -87,8 +88,9 @@ async def react_loop(
             which the run ends for lack of progress. None = never.
         tool_mode: `"native"`, or `"json"` for servers and templates without native
             tool calls: the tools are offered as a JSON Schema for the reply.
-        temperature: Sampling temperature. None = the provider's default.
-        max_tokens: Output tokens per reply. None = the provider's default.
+        temperature: Sampling temperature. None = the provider's default, `OMIT` = not
+            sent.
+        max_tokens: Output tokens per reply. None and `OMIT` as above.
         max_cost: Budget of the run; see `TokenUsage`.
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         max_history_messages: Messages sent at most. System messages, the latest
@@ -140,11 +142,12 @@ async def react_loop(
         max_observation_chars=max_observation_chars,
         max_tool_concurrency=max_tool_concurrency,
         max_history_messages=_or(max_history_messages, 1),
-        max_tokens=_or(max_tokens, 1),
     )
+    check_max_tokens(max_tokens)
     _check_more(max_repeated_rounds, tool_timeout, approval_gate)
     limits = CallLimits(max_tool_calls_per_round, max_tool_calls, tool_call_limits)
-    budget = Budget.from_usage(max_cost)
+    settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
+    asker = Asker(provider, max_cost, retry, trace, settings)
     history, repairs = _start(prompt, messages)
     runner = _runner(tools, tool_timeout, on_progress)
     schemas = [dict(item) for item in await runner.tool_schemas()]
@@ -153,17 +156,6 @@ async def react_loop(
     if transcript is not None:
         transcript[:] = history
         history = transcript
-    tracker = CostTracker()
-    model = Model(
-        provider=provider,
-        schemas=schemas,
-        json_mode=tool_mode == "json",
-        tracker=tracker,
-        budget=budget,
-        retry=retry,
-        trace=trace,
-        options={"temperature": temperature, "max_tokens": max_tokens, **options},
-    )
     desk = ToolDesk(
         runner,
         offered,
@@ -171,20 +163,21 @@ async def react_loop(
         gate=approval_gate,
         trace=trace,
         redact_arguments=redact_trace_args,
+        secrets=asker.secrets,
         concurrency=max_tool_concurrency,
         timeout=tool_timeout,
     )
     run = ReactRun(
-        model,
+        Model(asker, schemas, json_mode=tool_mode == "json"),
         history,
-        window=HistoryWindow(max_history_messages, summarizer, tracker, history),
+        window=HistoryWindow(max_history_messages, summarizer, asker, history),
         desk=desk,
         watch=ProgressWatch(max_repeated_rounds),
         observation_chars=max_observation_chars,
         on_checkpoint=on_checkpoint,
         repairs=repairs,
     )
-    with spending(tracker, metadata=run.facts):
+    async with spending(asker.tracker, metadata=run.facts):
         return await run.run(max_rounds)
 
 
