@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import importlib.util
+import json
 import socket
 import ssl
 import sys
@@ -402,6 +403,14 @@ class TestTls:
             await server.idle()
 
 
+def is_older(library: str, backend: str, major: int, minor: int) -> bool:
+    """Whether the backend is that library, in a version below."""
+    if library != backend:
+        return False
+    version: str = pytest.importorskip(library).__version__
+    return tuple(int(part) for part in version.split(".")[:2]) < (major, minor)
+
+
 class TunnelProxy:
     """A proxy that knows `CONNECT` only."""
 
@@ -470,7 +479,11 @@ class TestProxies:
     @pytest.mark.req("http.proxies")
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY"])
     async def test_plain_requests_go_to_the_proxy_of_the_environment(
-        self, open_one: Open, monkeypatch: pytest.MonkeyPatch, variable: str
+        self,
+        backend: str,
+        open_one: Open,
+        monkeypatch: pytest.MonkeyPatch,
+        variable: str,
     ) -> None:
         async with ScriptedServer(Reply(body=b"via proxy")) as proxy:
             address = proxy.url.replace("://", "://user:p%40ss@")
@@ -479,7 +492,8 @@ class TestProxies:
             for _ in range(2):
                 answer = await send(transport, "http://model.invalid:81/v1?q=1")
                 assert answer.body == b"via proxy"
-            assert proxy.accepted == 1
+            if not is_older("aiohttp", backend, 3, 11):
+                assert proxy.accepted == 1
         got = proxy.requests[0]
         assert got.path == "http://model.invalid:81/v1?q=1"
         assert got.headers["host"] == "model.invalid:81"
@@ -500,11 +514,14 @@ class TestProxies:
     async def test_secure_requests_go_through_a_tunnel(
         self,
         secure: bool,
+        backend: str,
         open_one: Open,
         monkeypatch: pytest.MonkeyPatch,
         server_tls: ssl.SSLContext,
         client_tls: ssl.SSLContext,
     ) -> None:
+        if secure and is_older("httpx", backend, 0, 28):
+            pytest.skip("it takes no certificates for a proxy")
         async with (
             ScriptedServer(Reply(body=b"secret"), tls=server_tls) as server,
             TunnelProxy(tls=server_tls if secure else None) as proxy,
@@ -697,12 +714,14 @@ async def test_a_mocked_client_works_and_so_does_a_look_alike(kind: str) -> None
 
     async with client_of(kind, transport=library.MockTransport(answer)) as client:
         transport = open_transport(client=client)
-        assert (await send(transport, "http://x/y")).body == b'{"path":"/y"}'
+        answer_1 = await send(transport, "http://x/y")
+        assert json.loads(answer_1.body) == {"path": "/y"}
         await transport.aclose()
         if kind == "httpx2":
             wrapper = LookAlike(client)
             transport = open_transport(client=wrapper)
-            assert (await send(transport, "http://x/z")).body == b'{"path":"/z"}'
+            answer_2 = await send(transport, "http://x/z")
+            assert json.loads(answer_2.body) == {"path": "/z"}
             assert wrapper.calls == 1
             await transport.aclose()
 
@@ -718,6 +737,8 @@ async def test_closing_the_session_of_the_user_is_no_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     aiohttp = pytest.importorskip("aiohttp")
+    if is_older("aiohttp", "aiohttp", 3, 11):
+        pytest.skip("closing its session does not end what is under way")
     never = asyncio.Event()
 
     class Resolver(aiohttp.abc.AbstractResolver):  # type: ignore[name-defined, misc]
