@@ -84,6 +84,32 @@ async def test_the_oldest_who_can_be_served_goes_first() -> None:
     await asyncio.gather(*tasks)
 
 
+@pytest.mark.req("limits.together", "limits.fifo")
+async def test_permits_that_come_free_together_go_to_the_oldest_of_all_lanes() -> None:
+    clock = FakeClock()
+    one, two, everything = windows(clock, 9, 9, 3)
+    await everything.acquire(3)
+    order: list[str] = []
+
+    async def call(name: str, *limiters: Limiter) -> None:
+        await acquire_all(limiters)
+        order.append(name)
+
+    tasks = [
+        await start(call("a", one, everything)),
+        await start(call("b", two, everything)),
+        await start(call("c", one, everything)),
+        await start(call("d", one, everything)),
+        await start(call("e", two, everything)),
+    ]
+    everything.refund(3)
+    await settle(4)
+    assert order == ["a", "b", "c"]
+    await clock.advance(1.0)
+    assert order == ["a", "b", "c", "d", "e"]
+    await asyncio.gather(*tasks)
+
+
 @pytest.mark.req("limits.together")
 async def test_the_order_of_the_limiters_does_not_matter() -> None:
     """Opposite orders cannot wait for each other."""
@@ -134,6 +160,9 @@ async def test_a_cost_above_one_of_the_limits_fails_and_takes_nothing() -> None:
         await acquire_all([large, small], 3)
     with pytest.raises(ValueError, match="never fits"):
         try_acquire_all([large, small], 3)
+    (single,) = windows(FakeClock(), 1)
+    with pytest.raises(ValueError, match="never fits"):
+        await acquire_all([large, single], 2)
     assert large.usage().used == 0
 
 

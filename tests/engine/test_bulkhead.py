@@ -578,6 +578,17 @@ async def test_a_tool_may_leave_its_pattern_and_come_back() -> None:
     await last.finish()
 
 
+@pytest.mark.req("bulkhead.live", "bulkhead.queue-depth")
+async def test_waiters_keep_counting_through_a_change_of_limits() -> None:
+    running = calls(patterns={"db.*": 1}, max_queue_depth=2)
+    started = [await running.start("db.a") for _ in range(2)]
+    running.bulkhead.configure_namespace("n", 3)
+    started.append(await running.start("db.b"))
+    assert (await running.start("db.c")).error.limit_type is QUEUE
+    await finish(*started)
+    assert {s.waiting for s in running.bulkhead.get_all_stats().values()} == {0}
+
+
 @pytest.mark.req("bulkhead.live")
 async def test_a_waiter_that_is_granted_and_cancelled_across_a_change_loses_nothing() -> (
     None
@@ -629,8 +640,9 @@ async def test_the_counters_tell_what_happened() -> None:
     )
     await clock.advance(1.5)
     await finish(*started)
+    await finish(await running.start("a", "n"))
     assert running.bulkhead.get_all_stats() == {
-        "n.a": BulkheadStats("a", "n", 3, 3, 0, 0, 0, 2, 1.5, 0)
+        "n.a": BulkheadStats("a", "n", 4, 4, 0, 0, 0, 2, 1.5, 0)
     }
 
 
@@ -668,7 +680,14 @@ async def test_names_with_calls_in_flight_are_never_forgotten() -> None:
 
 async def test_a_recently_used_name_outlives_an_older_one() -> None:
     bulkhead = Bulkhead(clock=FakeClock())
-    for name in ("old", "used", *[f"t{n}" for n in range(1022)], "used", "new"):
+    for name in (
+        "old",
+        "used",
+        *[f"t{n}" for n in range(1022)],
+        "used",
+        "new",
+        "newer",
+    ):
         async with bulkhead.acquire(name):
             pass
     assert bulkhead.get_stats("old") is None

@@ -27,6 +27,8 @@ def test_it_stops_after_three_small_changes_in_a_row_by_default() -> None:
     detector = ConvergenceDetector()
     scores = (0.5, 0.505, 0.5, 0.49)
     assert stops(detector, *scores) == [False, False, False, True]
+    detector = ConvergenceDetector()
+    assert stops(detector, 0.5, 0.52, 0.5, 0.52, 0.5, 0.52) == [False] * 6
 
 
 @pytest.mark.req("convergence.stop")

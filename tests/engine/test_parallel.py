@@ -350,6 +350,28 @@ async def test_a_generator_of_jobs_is_closed_when_one_fails() -> None:
     assert closed == [True]
 
 
+@pytest.mark.req("parallel.strict", "parallel.cancel")
+async def test_a_cancellation_while_the_others_are_stopped_wins() -> None:
+    gate = asyncio.Event()
+
+    async def slow_to_stop() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+
+    task = asyncio.ensure_future(
+        gather_strict([slow_to_stop(), fail(LookupError("a"))])
+    )
+    await settle(5)
+    assert not task.done()
+    task.cancel()
+    await settle(3)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 @pytest.mark.req("parallel.strict")
 async def test_several_failures_are_a_group() -> None:
     with pytest.raises(ExceptionGroup) as caught:

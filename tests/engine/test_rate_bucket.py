@@ -268,6 +268,30 @@ async def test_a_cooldown_is_extended_and_never_shortened(make: Any) -> None:
 
 
 @pytest.mark.req("bucket.cooldown")
+@both
+async def test_a_cooldown_stops_those_who_find_permits_left(make: Any) -> None:
+    clock = FakeClock(auto=True)
+    limiter = make(clock)
+    limiter.drain(3.0)
+    assert not limiter.try_acquire()
+    assert limiter.stats().available == 0
+    starts = await crowd(clock, 1, limiter.acquire)
+    assert starts == [(0, 3.0)]
+    assert limiter.stats().waiting == 0
+
+
+@pytest.mark.req("bucket.cooldown")
+@both
+async def test_a_cooldown_is_over_at_its_very_end(make: Any) -> None:
+    clock = FakeClock()
+    limiter = make(clock)
+    limiter.drain(3.0)
+    await clock.advance(3.0)
+    assert limiter.stats().available >= 1
+    assert limiter.try_acquire()
+
+
+@pytest.mark.req("bucket.cooldown")
 async def test_an_extended_cooldown_still_ends_with_one_token() -> None:
     clock = FakeClock(auto=True)
     bucket = TokenBucket(10.0, 5.0, clock=clock)
@@ -397,6 +421,30 @@ async def test_the_period_begins_when_the_caller_goes_on() -> None:
     assert task.done()
     assert window.reset_time() == 2.7
     follower.cancel()
+    await settle(3)
+
+
+@pytest.mark.req("window.exact", "limits.fifo")
+@pytest.mark.parametrize("used", [0, 2])
+async def test_a_newcomer_does_not_take_what_was_granted_and_not_yet_used(
+    used: int,
+) -> None:
+    clock = FakeClock(0.0)
+    window = SlidingWindow(used + 1, 1.0, clock=clock)
+    await window.acquire()
+    if used:
+        await clock.advance(0.5)
+        await window.acquire(used)
+    waiter = await start(window.acquire())
+    clock._now += 1.0 - clock._now
+    window.desk.pump()  # granted; nobody waits any more, nobody has gone on yet
+    assert not window.desk.lanes
+    assert not window.try_acquire()
+    newcomer = asyncio.ensure_future(window.acquire())
+    await settle(5)
+    assert waiter.done()
+    assert not newcomer.done()
+    newcomer.cancel()
     await settle(3)
 
 
@@ -586,7 +634,7 @@ async def test_a_cooldown_that_leaves_time_dismisses_nobody() -> None:
     clock = FakeClock()
     bucket = TokenBucket(1.0, clock=clock)
     await bucket.acquire()
-    task = await start(bucket.acquire(timeout=10.0))
+    task = await start(bucket.acquire(timeout=5.0))
     bucket.drain(5.0)
     await clock.advance(5.0)
     assert task.done()

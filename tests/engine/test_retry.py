@@ -351,6 +351,20 @@ async def test_an_error_s_own_limit_bounds_the_retries_of_its_kind() -> None:
     assert caught.value.retries_exhausted
 
 
+class TwiceError(ProviderError):
+    """May be tried again twice."""
+
+    retry_limit = 2
+
+
+@pytest.mark.req("retry.own-limit")
+async def test_an_own_limit_of_two_allows_two_retries() -> None:
+    script = Script(lambda: TwiceError("x"))
+    with pytest.raises(TwiceError):
+        await with_retry(script, RetryConfig(9, 0.0))
+    assert script.count == 3
+
+
 @pytest.mark.req("retry.own-limit")
 async def test_other_kinds_do_not_use_up_that_limit() -> None:
     script = Script(down(), BadResponseError("a"), down(), "ok")
@@ -395,6 +409,7 @@ async def test_a_foreign_error_gets_the_note_too() -> None:
     with pytest.raises(OSError, match="disk") as caught:
         await with_retry(Script(lambda: OSError("disk")), config)
     assert caught.value.__notes__ == ["Requests sent: 3"]
+    assert vars(caught.value).keys() == {"__notes__"}
 
 
 @pytest.mark.req("retry.final-error")
@@ -820,8 +835,32 @@ async def test_a_limiter_of_your_own_needs_two_methods_only() -> None:
     def refuse(_number: int) -> None:
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(ValueError, match="no") as caught:
         await with_retry(Script("ok"), config, _before_attempt=refuse)
+    assert not vars(caught.value)
+
+
+@pytest.mark.req("retry.permit", "window.exact")
+async def test_a_refusal_that_takes_longer_than_the_window_frees_nobody_s_place() -> (
+    None
+):
+    clock = FakeClock()
+    window = SlidingWindow(1, 1.0, clock=clock)
+
+    async def refuse(_number: int) -> None:
+        await clock.sleep(2.0)
+        raise BudgetExhaustedError("spent")
+
+    config = RetryConfig(rate_limit_strategy=window)
+    task = asyncio.ensure_future(
+        with_retry(Script("ok"), config, _before_attempt=refuse)
+    )
+    await clock.advance(1.5)
+    await window.acquire()  # the refused one's place has lapsed already
+    await clock.advance(0.5)
+    with pytest.raises(BudgetExhaustedError):
+        await task
+    assert not window.try_acquire()
 
 
 # --- on_retry ----------------------------------------------------------------------
@@ -887,6 +926,11 @@ async def test_a_call_that_finds_no_funds_fails_with_its_error() -> None:
 
 @pytest.mark.req("retry.budget")
 def test_a_budget_saves_up_to_its_reserve() -> None:
+    budget = RetryBudget()
+    assert budget.funds == 10.0
+    assert budget.withdraw()
+    budget.deposit()
+    assert budget.funds == pytest.approx(9.2)
     budget = RetryBudget(ratio=0.5, reserve=2.0)
     for _ in range(9):
         budget.deposit()
