@@ -85,10 +85,13 @@ class Resolver:
 
 
 def _if_numeric(host: str, port: int) -> Sequence[Address]:
+    if ":" in host:
+        return [(socket.AF_INET6, (host, port, 0, 0))]
     try:
-        return _addresses(host, port, socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
-    except (OSError, UnicodeError):
+        socket.inet_pton(socket.AF_INET, host)
+    except OSError:
         return ()
+    return [(socket.AF_INET, (host, port))]
 
 
 def resolve(host: str, port: int) -> Sequence[Address]:
@@ -97,7 +100,8 @@ def resolve(host: str, port: int) -> Sequence[Address]:
     Raises:
         OSError: The name cannot be resolved.
     """
-    found = _addresses(host, port, 0)
+    known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found: list[Address] = [(family, address) for family, _, _, _, address in known]
     if not found:
         msg = f"no address found for `{host}`"
         raise OSError(msg)
@@ -106,11 +110,6 @@ def resolve(host: str, port: int) -> Sequence[Address]:
     other = [item for item in found if item[0] != found[0][0]]
     pairs = chain.from_iterable(zip_longest(first, other))
     return [item for item in pairs if item is not None]
-
-
-def _addresses(host: str, port: int, flags: int) -> list[Address]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [(family, address) for family, _, _, _, address in found]
 
 
 async def open_socket(
