@@ -279,7 +279,7 @@ class TestGrammars:
     ) -> None:
         """At high temperature the model would write anything else at once."""
         ended = 0
-        for number, schema in enumerate(schemas(40)):
+        for number, schema in enumerate(schemas(25)):
             try:
                 constrain(schema)
             except GrammarError:
@@ -298,7 +298,7 @@ class TestGrammars:
             value = json.loads(response.content)
             if not response.notes:
                 jsonschema.Draft202012Validator(schema).validate(value)
-        assert ended > 15
+        assert ended > 8
 
     async def test_many_tools_are_one_choice(self, local: LocalProvider) -> None:
         tools = [
