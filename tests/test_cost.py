@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Callable
+from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from executionkit import BudgetExhaustedError, CostTracker, LLMResponse, TokenUsage
 from executionkit.cost import (
@@ -175,8 +176,8 @@ def test_a_reservation_counts_exactly_once_however_often_it_is_ended(
         calls = tokens = 0
         for end in ends:
             held = await tracker.admit(budget(output_tokens=10**9), output_tokens=7)
-            actions = {
-                "settle": lambda held=held: held.settle(TokenUsage(2, 3)),
+            actions: dict[str, Callable[[], object]] = {
+                "settle": partial(held.settle, TokenUsage(2, 3)),
                 "keep": held.keep,
                 "refund": held.refund,
             }
@@ -241,7 +242,7 @@ def test_estimate_is_plain_arithmetic_without_cache_rates() -> None:
 
 
 def test_tokens_of_messages_are_estimated_from_their_text() -> None:
-    messages = [
+    messages: list[dict[str, object]] = [
         {"role": "user", "content": "x" * 40},
         {"role": "user", "content": [{"type": "text", "text": "y" * 8}, "junk"]},
         {"role": "assistant", "content": None},
