@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -261,6 +261,7 @@ ROWS: list[tuple[Any, Any, bool]] = [
     ),
     ({"$ref": "#/$defs/a", "minimum": 5, "$defs": {"a": {"type": "integer"}}}, 6, True),
     ({"$ref": "#/$defs/a~1b~0c", "$defs": {"a/b~c": {"type": "null"}}}, 1, False),
+    ({"$ref": "#/$defs/a~01b", "$defs": {"a~1b": {"type": "null"}}}, 1, False),
     ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "null"}}}, 1, False),
     ({"anyOf": [{"type": "null"}, True], "$defs": {}}, 1, True),
     ({"$ref": "#/anyOf/0", "anyOf": [{"type": "null"}, True]}, 1, False),
@@ -472,6 +473,11 @@ WORDS: list[tuple[Any, Any, list[str]]] = [
         ["Missing required argument `x`"],
     ),
     (
+        {"anyOf": [{"type": "object", "properties": {"a": {"type": "null"}}}, False]},
+        {"a": [1]},
+        ["`a`: expected type null, got array"],
+    ),
+    (
         {
             "anyOf": [
                 {"properties": {"kind": {"const": "a"}, "n": {"type": "integer"}}},
@@ -547,6 +553,9 @@ def test_problems_are_few_and_short(backend: str) -> None:
     )
     assert len(many) == MAX_PROBLEMS
     many = compiled({"required": [str(n) for n in range(50)]}, backend).validate({})
+    assert len(many) == MAX_PROBLEMS
+    optional = {"anyOf": [{"required": ["a", "b", "c"]}, {"type": "null"}]}
+    many = compiled({"items": optional}, backend).validate([{}] * 15)
     assert len(many) == MAX_PROBLEMS
     long_name = "x" * 300_000
     for schema, value in (
@@ -1108,6 +1117,27 @@ def test_the_best_backend_that_is_installed_is_taken(hide: Any) -> None:
     assert compile_schema({"type": "integer"}).backend == "jsonschema"
     hide("jsonschema")
     assert compile_schema({"type": "null"}).backend == "subset"
+
+
+@pytest.mark.req("schema.backend-order", "schema.exact-integers")
+@pytest.mark.parametrize("takes_options", [True, False])
+def test_a_package_that_is_too_old_to_be_exact_is_not_taken(
+    takes_options: bool, hide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old:
+        def __init__(self, _schema: Any, **options: Any) -> None:
+            if options and not takes_options:
+                raise TypeError("unexpected keyword argument")
+
+        def is_valid(self, _value: Any) -> bool:
+            return True
+
+    hide("jsonschema")
+    package = SimpleNamespace(Draft202012Validator=Old)
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", package)
+    assert compile_schema({"type": "array"}).backend == "subset"
+    with pytest.raises(MissingExtraError, match="too old; run: pip install -U"):
+        compile_schema({"type": "array"}, backend="jsonschema-rs")
 
 
 @pytest.mark.req("schema.backend-order")

@@ -84,6 +84,14 @@ def test_compiled_subset_lists_what_it_cannot_check() -> None:
     assert len(SubsetSchema(seven, dialect_of(seven)).unsupported) == 1
 
 
+@pytest.mark.req("schema.bounded")
+def test_looking_ends_when_enough_is_wrong() -> None:
+    members = SubsetSchema({"additionalProperties": {"minimum": 3}}, DRAFT_2020_12)
+    assert len(members.failures({str(n): 1 for n in range(5000)})) == 20
+    items = SubsetSchema({"items": {"minimum": 3}}, DRAFT_2020_12)
+    assert len(items.failures([1] * 5000)) == 20
+
+
 @pytest.mark.parametrize("keyword", sorted(ANNOTATIONS))
 def test_an_annotation_says_nothing_about_validity(keyword: str) -> None:
     samples: list[Any] = ["text", [1], True, {}, 3]

@@ -15,7 +15,7 @@ from executionkit.engine._schema.problems import (
     pointer,
 )
 from executionkit.engine._schema.regex import PatternError, parse_pattern, to_python
-from executionkit.engine._schema.values import exact_ratio
+from executionkit.engine._schema.values import equality_key, exact_ratio
 from executionkit.engine._schema.walk import (
     Dialect,
     Schema,
@@ -58,10 +58,7 @@ def make_pure(schema: Schema, dialect: Dialect) -> BackendValidator:
         return RefusingValidator("jsonschema", patterns.unsupported)
     _spell_out_false(schema)
     extend = package.validators.extend
-    own = {
-        "multipleOf": _multiple_of(package.ValidationError),
-        "propertyNames": _property_names(package.ValidationError),
-    }
+    own = _own_keywords(package.ValidationError)
     build = extend(base, {name: own[name] for name in own if name in base.VALIDATORS})
     compiled = build(schema, registry=registry)
 
@@ -159,31 +156,51 @@ def _check_resolvable(schema: Any, dialect: Dialect, registry: Any) -> None:
         )
 
 
-def _multiple_of(make_error: Callable[[str], Any]) -> Callable[..., Iterator[Any]]:
-    """The keyword on exact numbers; the package divides floats."""
+def _own_keywords(make_error: Callable[[str], Any]) -> dict[str, Any]:
+    """Keywords that the package, or an older version of it, checks in another way.
 
-    def check(validator: Any, limit: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-        if not validator.is_type(instance, "number"):
-            return
-        top, bottom = exact_ratio(limit)
-        value_top, value_bottom = exact_ratio(instance)
-        if (value_top * bottom) % (value_bottom * top):
-            yield make_error("")
+    It divides floats, takes `true` for `1` inside of arrays and objects (before 4.21),
+    and does not say which name breaks `propertyNames`.
+    """
+    checks: dict[str, Callable[[Any, Any], bool]] = {
+        "const": lambda limit, value: equality_key(value) == equality_key(limit),
+        "enum": lambda limit, value: (
+            equality_key(value) in set(map(equality_key, limit))
+        ),
+        "multipleOf": _is_multiple,
+        "uniqueItems": _is_unique,
+    }
 
-    return check
+    def checking(holds: Callable[[Any, Any], bool]) -> Callable[..., Iterator[Any]]:
+        def check(_validator: Any, limit: Any, value: Any, _: Any) -> Iterator[Any]:
+            if not holds(limit, value):
+                yield make_error("")
 
+        return check
 
-def _property_names(make_error: Callable[[str], Any]) -> Callable[..., Iterator[Any]]:
-    """The keyword with the name in its error; the package reports what the name breaks."""
-
-    def check(validator: Any, limit: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-        if not validator.is_type(instance, "object"):
-            return
-        for name in instance:
+    def names(validator: Any, limit: Any, value: Any, _schema: Any) -> Iterator[Any]:
+        for name in value if isinstance(value, dict) else ():
             if any(True for _ in validator.descend(name, limit)):
                 yield make_error(name)
 
-    return check
+    return {
+        **{keyword: checking(holds) for keyword, holds in checks.items()},
+        "propertyNames": names,
+    }
+
+
+def _is_multiple(limit: Any, value: Any) -> bool:
+    if type(value) not in (int, float):
+        return True
+    top, bottom = exact_ratio(limit)
+    value_top, value_bottom = exact_ratio(value)
+    return (value_top * bottom) % (value_bottom * top) == 0
+
+
+def _is_unique(limit: Any, value: Any) -> bool:
+    if not limit or not isinstance(value, list):
+        return True
+    return len(set(map(equality_key, value))) == len(value)
 
 
 def _failures(error: Any, patterns: _Patterns) -> Iterator[Failure]:
@@ -194,7 +211,9 @@ def _failures(error: Any, patterns: _Patterns) -> Iterator[Failure]:
     names = _names(keyword, limit, value, error.schema)
     if names is not None:
         shown = "required" if keyword.startswith("depend") else keyword
-        for name in names:
+        # There is one error for each missing name; the name is only in its words.
+        own = [name for name in names if error.message.startswith(f"{name!r} ")]
+        for name in own or names:
             yield Failure(steps, shown, name, value)
         return
     if limit == _FALSE["not"]:

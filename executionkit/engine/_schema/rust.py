@@ -16,7 +16,7 @@ from executionkit.engine._schema.problems import (
 )
 from executionkit.engine._schema.values import is_plain
 from executionkit.engine._schema.walk import Dialect, Schema, reachable_schemas
-from executionkit.errors import require
+from executionkit.errors import MissingExtraError, require
 
 __all__ = ("make_rust",)
 
@@ -62,10 +62,10 @@ def make_rust(schema: Schema, dialect: Dialect) -> BackendValidator:
     """The validator of the package `jsonschema-rs`.
 
     Raises:
-        MissingExtraError: When it is not installed.
+        MissingExtraError: When it is not installed, or too old.
         SchemaError: When the schema is malformed.
     """
-    package = require("jsonschema_rs", extra="jsonschema")
+    package = _package()
     for _, part in reachable_schemas(schema):
         # Up to draft 7 the package asserts these; nobody else does.
         part.pop("contentEncoding", None)
@@ -88,6 +88,27 @@ def make_rust(schema: Schema, dialect: Dialect) -> BackendValidator:
     except (ValueError, package.ReferencingError) as exc:
         raise SchemaError(str(exc)) from None
     return _RustValidator(compiled)
+
+
+def _package() -> Any:
+    """The package, when it is new enough to compare great numbers exactly (0.61).
+
+    Raises:
+        MissingExtraError: When it is older, or not installed.
+    """
+    package = require("jsonschema_rs", extra="jsonschema")
+    try:
+        probe = package.Draft202012Validator({"maximum": 2.0**60}, offline=True)
+        exact = not probe.is_valid(2**60 + 1)
+    except (AttributeError, TypeError):
+        exact = False
+    if not exact:
+        msg = (
+            "the installed `jsonschema_rs` is too old; "
+            "run: pip install -U 'executionkit[jsonschema]'"
+        )
+        raise MissingExtraError(msg, extra="jsonschema")
+    return package
 
 
 def _rust_find(compiled: Any, value: Any) -> Iterator[Failure]:
@@ -129,7 +150,7 @@ def _steps(path: list[Step], root: Any) -> list[Step]:
     out empty names. The first is mended here; behind the second the path stays as it is.
     """
     steps: list[Step] = []
-    value = root
+    value: Any = root
     for step in path:
         name = step
         if isinstance(value, dict) and step not in value:
