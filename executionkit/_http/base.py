@@ -105,7 +105,8 @@ class _LoopClient(Generic[_ClientT]):
         self.calls: set[Call] = set()  # waiting for a slot, or for headers
         self.readers: set[Reader] = set()
         self.closing: set[asyncio.Task[None]] = set()
-        # It gets no reference to this object: a transport that nobody holds shall go.
+        # It gets no reference to this object: when neither a transport nor a stream
+        # holds that any more, the loop finalizes the generator.
         self.closer = _close_at_end(client, close, self.calls, self.readers)
         with suppress(StopIteration):  # runs to its `yield`: parks it in the loop
             self.closer.asend(None).send(None)
@@ -272,8 +273,8 @@ async def _close_at_end(
 def _explain_cancelled(call: Call) -> LLMError:
     """The error for a `CancelledError` that a backend made up by itself.
 
-    aiohttp cancels its own futures when a session of the user's is closed. A cancellation of the
-    caller's task, which includes those by time limits, is raised on.
+    aiohttp cancels its own futures when a session of the user's is closed. A
+    cancellation of the caller's task, time limits among them, is raised on.
     """
     task = asyncio.current_task()
     if task is None or task.cancelling() > 0:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import cache
 from typing import TYPE_CHECKING
 
 from executionkit._http.base import KEEPALIVE_SECONDS, Attempt, BaseTransport, tick
@@ -139,8 +140,12 @@ class _Pool:
         return self._tls
 
 
+@cache
 def default_tls() -> ssl.SSLContext:
-    """The system's trusted certificates, host names checked, HTTP/1.1 only."""
+    """The system's trusted certificates, host names checked, HTTP/1.1 only.
+
+    Loading them takes a while, so it is done once.
+    """
     import ssl
 
     context = ssl.create_default_context()

@@ -640,6 +640,21 @@ class TestChoice:
         assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.req("http.per-loop")
+async def test_an_open_stream_outlives_its_transport(backend: str) -> None:
+    gate = Gate()
+    reply = Reply(body=[b"a", gate, b"b"], framing="chunked")
+    async with ScriptedServer([reply]) as server:
+        opened = await open_transport(backend).open_stream(
+            HttpRequest("GET", server.url), LIMITS
+        )
+        gc.collect()
+        await settle()
+        gate.open()
+        async with asyncio.timeout(5):
+            assert await opened.read(10) == b"ab"
+
+
 @contextlib.asynccontextmanager
 async def client_of(backend: str, **options: Any) -> AsyncIterator[Any]:
     """A client as a user would make it."""
