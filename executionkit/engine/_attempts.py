@@ -255,7 +255,7 @@ def _hint(exc: Exception) -> float:
     return seconds if seconds is not None and seconds > 0 else 0.0
 
 
-def _refund_of(strategy: RateLimitStrategy | None) -> Callable[[], object]:
+def _refund_of(strategy: object) -> Callable[[], object]:
     """How to give back the permit that was had just now."""
     if isinstance(strategy, Limiter):
         return partial(strategy.refund, since=strategy.now())

@@ -198,7 +198,8 @@ async def _ask(
 ) -> LLMResponse:
     if supports_format(provider):
         # Constrained output: a small model then cannot answer in prose.
-        wanted = {**options, "response_format": json_format("rating", _SCHEMA)}
+        shape = json_format("rating", _SCHEMA)
+        wanted: dict[str, Any] = {**options, "response_format": shape}
         if wanted["max_tokens"] is not OMIT:
             wanted["max_tokens"] *= 4  # an object takes more than a number
         try:
