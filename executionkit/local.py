@@ -7,29 +7,28 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from executionkit._endpoint import (
-    Endpoint,
     EventStream,
     Options,
     TextStream,
     make_endpoint,
+    refuse_streaming,
 )
 from executionkit._json_tools import offer
-from executionkit._llm import LLMResponse, Omit, StreamEnd, usage_of
+from executionkit._llm import LLMResponse, Omit, StreamEnd
 from executionkit._local.host import EngineHost
 from executionkit._local.model import EngineSettings, ask_server, build_engine
 from executionkit._local.requests import Call, LocalAssembler, prepare
 from executionkit._local.transport import EngineTransport
 from executionkit._threads import run_in_thread
 from executionkit.errors import PermanentError
-from executionkit.observability import llm_span, record_llm_span_attributes
 
 if TYPE_CHECKING:
     from executionkit._http import HttpStream, HttpTimeouts
     from executionkit._local.host import ModelInfo
-    from executionkit.errors import ExecutionKitError, ProviderTimeoutError
+    from executionkit.errors import ExecutionKitError, ProviderError
 
 __all__ = ("LocalProvider",)
 
@@ -141,6 +140,11 @@ class LocalProvider:
         return True
 
     @property
+    def known_secrets(self) -> tuple[str, ...]:
+        """Texts that must not appear in errors and traces."""
+        return (self._api_key,)
+
+    @property
     def base_url(self) -> str:
         """Where the engine's own HTTP server speaks OpenAI's API, on this machine only.
 
@@ -195,29 +199,21 @@ class LocalProvider:
             MissingExtraError: A package is missing.
             DeadlineExceededError: The context's deadline leaves no time.
             TypeError: When the request holds something that is not JSON.
-            ValueError: The same for NaN and infinity.
+            ValueError: The same for NaN and infinity; `stream=True` was given.
         """
-        with llm_span(self.model) as span:
-            events = self.stream_events(
-                messages,
-                temperature=temperature,
-                max_tokens=max_tokens,
-                tools=tools,
-                **kwargs,
-            )
-            async with events:
-                async for event in events:
-                    if isinstance(event, StreamEnd):
-                        response = event.response
-                        break
-                else:
-                    response = events.partial_response()
-            if span is not None:
-                spent = usage_of(response)
-                record_llm_span_attributes(
-                    span, self.model, spent.input_tokens, spent.output_tokens
-                )
-            return response
+        refuse_streaming(kwargs)
+        events = self.stream_events(
+            messages,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            tools=tools,
+            **kwargs,
+        )
+        async with events:
+            async for event in events:
+                if isinstance(event, StreamEnd):
+                    return event.response
+        return events.partial_response()
 
     def stream(
         self,
@@ -235,7 +231,8 @@ class LocalProvider:
         whether it is an answer. Otherwise as `Provider.stream`.
         """
         call = self._call(messages, temperature, max_tokens, tools, kwargs)
-        return TextStream(call.as_endpoint(), b"", call.assembler, usage_sink)
+        assembler = call.assembler
+        return TextStream(call, b"", assembler, usage_sink, model=self.model)
 
     def stream_events(
         self,
@@ -249,7 +246,8 @@ class LocalProvider:
     ) -> EventStream:
         """Yield the answer as typed events; the last one is `StreamEnd`."""
         call = self._call(messages, temperature, max_tokens, tools, kwargs)
-        return EventStream(call.as_endpoint(), b"", call.assembler, usage_sink)
+        assembler = call.assembler
+        return EventStream(call, b"", assembler, usage_sink, model=self.model)
 
     async def count_tokens(
         self, text_or_messages: str | Sequence[Mapping[str, Any]]
@@ -322,7 +320,10 @@ class LocalProvider:
 
 
 class _LocalCall:
-    """One request. What is sent depends on the model, so it is made once that is there."""
+    """Where the request of one call goes; see `ReplySource`.
+
+    What is sent depends on the model, so it is made once that is loaded.
+    """
 
     def __init__(self, provider: LocalProvider, asked: Call) -> None:
         self.assembler = LocalAssembler()
@@ -331,21 +332,18 @@ class _LocalCall:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not appear in errors."""
-        return ()
+        """See `Endpoint.secrets`."""
+        return self._provider.known_secrets
 
-    def as_endpoint(self) -> Endpoint:
-        """The call in the role of the endpoint that a stream sends its request to."""
-        return cast("Endpoint", self)
-
-    async def open(self, _body: bytes) -> tuple[HttpStream, HttpTimeouts]:
-        """Send the request."""
+    async def open(self, body: bytes) -> tuple[HttpStream, HttpTimeouts]:
+        """Send the request; `body` is a blank."""
+        del body
         info = await self._provider._loaded()  # noqa: SLF001 - its own helper
         prepared = self.assembler.prepared = prepare(self._asked, info)
         return await self._provider._endpoint.open(prepared.body)  # noqa: SLF001
 
     def explain(
-        self, error: ProviderTimeoutError, timeouts: HttpTimeouts
+        self, error: ProviderError, timeouts: HttpTimeouts
     ) -> ExecutionKitError:
         """See `Endpoint.explain`."""
         return self._provider._endpoint.explain(error, timeouts)  # noqa: SLF001

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._endpoint.base import record_usage
@@ -25,16 +25,36 @@ from executionkit.observability import llm_span
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from executionkit._endpoint.requests import Endpoint
     from executionkit._http import HttpStream, HttpTimeouts
     from executionkit._wire.assembly import Assembler
 
-__all__ = ("EventStream", "TextStream")
+__all__ = ("EventStream", "ReplySource", "TextStream")
 
 _ItemT = TypeVar("_ItemT")
 _MAX_BLANK_BYTES: Final = 65_536
 _BROKE_AFTER: Final = "the connection broke after the end of the reply"
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
+
+
+class ReplySource(Protocol):
+    """Where the request of a stream goes; an `Endpoint`, or what stands in for one."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not appear in errors."""
+        ...
+
+    async def open(self, body: bytes) -> tuple[HttpStream, HttpTimeouts]:
+        """Send `body`; see `Endpoint.open`."""
+        ...
+
+    def explain(
+        self,
+        error: ProviderConnectionError | ProviderTimeoutError,
+        timeouts: HttpTimeouts,
+    ) -> ExecutionKitError:
+        """A transport's error in the words of the settings."""
+        ...
 
 
 class _Run:
@@ -53,13 +73,13 @@ class _Run:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ReplySource,
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None,
         model: str,
     ) -> None:
-        self.endpoint: Endpoint = endpoint
+        self.endpoint: ReplySource = endpoint
         self.body: bytes = body
         self.assembler: Assembler = assembler
         self.sink: list[LLMResponse] | None = sink
@@ -264,7 +284,7 @@ class EventStream(_ReplyStream[StreamEvent]):
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ReplySource,
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None = None,
@@ -282,7 +302,7 @@ class TextStream(_ReplyStream[str]):
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ReplySource,
         body: bytes,
         assembler: Assembler,
         sink: list[LLMResponse] | None = None,

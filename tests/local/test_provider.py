@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from executionkit import local
+from executionkit._http import HttpRequest, HttpStream, HttpTimeouts, HttpTransport
 from executionkit._llm import (
     OMIT,
     LLMProvider,
@@ -22,6 +23,8 @@ from executionkit._llm import (
     ToolCallingProvider,
     UsageUpdate,
 )
+from executionkit._local.host import EngineHost
+from executionkit._local.transport import EngineTransport
 from executionkit.context import ExecutionContext, execution_scope
 from executionkit.errors import (
     DeadlineExceededError,
@@ -97,6 +100,7 @@ class TestWhatItIs:
         assert isinstance(provider, ToolCallingProvider)
         assert isinstance(provider, StreamingProvider)
         assert provider.supports_tools is True
+        assert provider.supports_response_format is True
 
     @pytest.mark.parametrize(
         "setting",
@@ -118,6 +122,7 @@ class TestWhatItIs:
         assert len(provider.api_key) >= 32
         assert provider.api_key != LocalProvider().api_key
         assert provider.api_key not in repr(provider)
+        assert provider.known_secrets == (provider.api_key,)
 
     async def test_the_context_manager_loads_and_closes(self, make: Make) -> None:
         provider, _ = make()
@@ -160,6 +165,8 @@ class TestTheRequest:
         await provider.complete(
             USER, temperature=0, max_tokens=OMIT, top_p=0.5, stop=OMIT, stream=False
         )
+        with pytest.raises(ValueError, match=r"stream\(\)"):
+            await provider.complete(USER, stream=True)
         (body,) = engine.bodies
         assert body["temperature"] == 0
         assert "max_tokens" not in body
@@ -431,6 +438,53 @@ class TestErrors:
             await anext(provider.stream(USER))
         with pytest.raises(MissingExtraError):
             await provider.count_tokens("x")
+
+
+@pytest.mark.req("local.errors")
+class TestTheTransport:
+    """What it is as an `HttpTransport`: requests to a thread instead of a socket."""
+
+    @staticmethod
+    def transport(engine: Any, info: Any) -> EngineTransport:
+        return EngineTransport(EngineHost(lambda: (engine, info), 1), "room")
+
+    async def test_it_answers_whole_and_in_part(self, fake: Any) -> None:
+        reply = fake.reply("a", "b")
+        transport = self.transport(fake.engine(reply), fake.info())
+        assert isinstance(transport, HttpTransport)
+        request = HttpRequest("POST", "http://local/v1", {}, b"{}")
+        response = await transport.send(request, HttpTimeouts())
+        assert (response.status, response.body) == (200, b"".join(reply))
+        stream = await transport.open_stream(request, HttpTimeouts())
+        assert isinstance(stream, HttpStream)
+        assert await stream.read(5) == b"".join(reply)[:5]
+        await transport.aclose()
+
+    async def test_reading_what_was_closed_is_an_error(self, fake: Any) -> None:
+        engine = fake.engine(fake.reply("a", "b"))
+        transport = self.transport(engine, fake.info())
+        request = HttpRequest("POST", "http://local/v1", {}, b"{}")
+        with engine.held():
+            stream = await transport.open_stream(request, HttpTimeouts())
+            await stream.aclose()
+            with pytest.raises(ProviderConnectionError, match="closed"):
+                await stream.read(100)
+        await transport.aclose()
+
+    async def test_an_engine_that_raises_in_the_middle_broke_off(
+        self, make: Make, fake: Any
+    ) -> None:
+        provider, engine = make()
+        first = fake.reply("half")[0]
+
+        def breaks(_body: bytes, callback: Callable[[bytes], bool]) -> None:
+            callback(first)
+            raise RuntimeError("out of memory")
+
+        engine.handle_chat_completions = breaks
+        with pytest.raises(ProviderConnectionError, match="out of memory") as caught:
+            await provider.complete(USER)
+        assert caught.value.partial_text == "half"
 
 
 @pytest.mark.req("local.structured")
