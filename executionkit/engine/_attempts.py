@@ -19,7 +19,7 @@ from executionkit.errors import (
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.engine.retry import RateLimitStrategy, RetryConfig
+    from executionkit.engine.retry import RetryConfig
 
 __all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry", "say_sent")
 

@@ -114,12 +114,12 @@ class Asker:
         trace: TraceCallback | None,
         options: dict[str, Any],
     ) -> None:
-        self.provider = provider
-        self.budget = Budget.from_usage(max_cost)
-        self.retry = retry or DEFAULT_RETRY
-        self.trace = trace
-        self.options = options
-        self.tracker = CostTracker()
+        self.provider: LLMProvider = provider
+        self.budget: Budget = Budget.from_usage(max_cost)
+        self.retry: RetryConfig = retry or DEFAULT_RETRY
+        self.trace: TraceCallback | None = trace
+        self.options: dict[str, Any] = options
+        self.tracker: CostTracker = CostTracker()
 
     async def ask(
         self,
