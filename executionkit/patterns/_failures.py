@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -27,24 +28,40 @@ def describe(exc: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 class Siblings:
-    """What failed side by side: one failure is raised, the others are noted on it.
+    """Calls side by side: the first fatal failure is raised, the others noted on it.
 
     Args:
         secrets: Texts that must not appear in the notes.
+        is_fatal: Whether a failure ends them all. None = each does.
     """
 
-    __slots__ = ("_failures", "_secrets")
+    __slots__ = ("_failures", "_is_fatal", "_secrets")
 
-    def __init__(self, secrets: Iterable[str]) -> None:
+    def __init__(
+        self,
+        secrets: Iterable[str],
+        is_fatal: Callable[[BaseException], bool] | None = None,
+    ) -> None:
         self._failures: list[Exception] = []
         self._secrets = tuple(secrets)
+        self._is_fatal = is_fatal
+
+    def check(self) -> None:
+        """Begin nothing more once they are doomed.
+
+        Raises:
+            CancelledError: One of them has failed; whoever runs them will be told.
+        """
+        if self._failures:
+            raise asyncio.CancelledError
 
     async def watch(self, call: Awaitable[_T]) -> _T:
         """Await one of the calls."""
         try:
             return await call
         except Exception as exc:
-            self._failures.append(exc)
+            if self._is_fatal is None or self._is_fatal(exc):
+                self._failures.append(exc)
             raise
 
     @contextmanager

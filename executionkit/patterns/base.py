@@ -124,8 +124,16 @@ def check_options(pattern: Callable[..., Any], options: Mapping[str, Any]) -> No
 
 @functools.lru_cache(maxsize=512)
 def _likely_parameter(pattern: Callable[..., Any], name: str) -> str | None:
-    close = difflib.get_close_matches(name, _own_names(pattern), n=1, cutoff=_CLOSE)
+    own = _own_names(pattern)
+    close = difflib.get_close_matches(name, own, n=1, cutoff=_CLOSE)
+    close += [item for item in own if _stem(item) == _stem(name)]
     return close[0] if close else None
+
+
+def _stem(name: str) -> str:
+    """`name` without the differences that are easily overlooked."""
+    plain = name.replace("_", "").lower()
+    return plain[:-3] + "y" if plain.endswith("ies") else plain.removesuffix("s")
 
 
 @functools.lru_cache(maxsize=64)

@@ -95,17 +95,22 @@ async def consensus(
     count = _Count(num_samples, chosen, normalizer, asker.secrets)
     siblings = Siblings(asker.secrets)
 
-    async def sample(_number: int) -> LLMResponse:
-        return await siblings.watch(asker.ask([user_message(prompt)]))
+    async def ask(number: int) -> None:
+        # Counted at once: the next sample begins only if it is still needed.
+        count.add(number, await asker.ask([user_message(prompt)]))
+
+    async def sample(number: int) -> None:
+        siblings.check()
+        if not (early_stop and count.decided()):
+            await siblings.watch(ask(number))
 
     async with spending(asker.tracker, metadata=count.facts):
         with siblings.noted():
             samples = map_bounded(sample, range(num_samples), max_concurrency)
             async with aclosing(samples):
-                async for index, outcome in samples:
-                    if isinstance(outcome, BaseException):
+                async for _, outcome in samples:
+                    if outcome is not None:
                         raise outcome
-                    count.add(index, outcome)
                     if early_stop and count.decided():
                         break
         tally = count.result()

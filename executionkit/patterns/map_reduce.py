@@ -110,12 +110,15 @@ async def map_reduce(
     asker = Asker(provider, max_cost, retry, trace, settings)
     phase = _MapPhase(on_error == "collect", asker.secrets)
 
-    siblings = Siblings(asker.secrets)
+    siblings = Siblings(asker.secrets, phase.is_fatal)
+
+    async def ask(item: str) -> LLMResponse:
+        prompt = map_prompt_template.replace(_ITEM, _text(item))
+        return await asker.ask([user_message(prompt)])
 
     async def one(item: str) -> LLMResponse:
-        prompt = map_prompt_template.replace(_ITEM, _text(item))
-        answer = asker.ask([user_message(prompt)])
-        return await (answer if phase.collects else siblings.watch(answer))
+        siblings.check()
+        return await siblings.watch(ask(item))
 
     async with spending(asker.tracker, metadata=phase.partial):
         with siblings.noted():
@@ -195,7 +198,7 @@ class _MapPhase:
     """What the map calls came to."""
 
     def __init__(self, collect: bool, secrets: tuple[str, ...]) -> None:  # noqa: FBT001
-        self.collects = collect
+        self._collect = collect
         self._secrets = secrets
         self._outputs: dict[int, str] = {}
         self._failed: dict[int, str] = {}
@@ -206,11 +209,15 @@ class _MapPhase:
     def count(self) -> int:
         return len(self._outputs) + len(self._failed)
 
+    def is_fatal(self, failure: BaseException) -> bool:
+        """Whether a failure of one input ends the run."""
+        # A cancellation is none of the run: that would not come as an outcome.
+        known = isinstance(failure, (Exception, asyncio.CancelledError))
+        return not self._collect or not known or _is_hopeless(failure)
+
     def add(self, index: int, outcome: LLMResponse | BaseException) -> None:
         if isinstance(outcome, BaseException):
-            # A cancellation here is none of the run: that would not come as a value.
-            own = isinstance(outcome, (Exception, asyncio.CancelledError))
-            if not (self.collects and own) or _is_hopeless(outcome):
+            if self.is_fatal(outcome):
                 raise outcome
             self._failed[index] = describe(outcome, self._secrets)
             return

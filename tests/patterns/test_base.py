@@ -1,0 +1,1457 @@
+"""One checked call: budget, retries, deadline, trace, and whose errors are whose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+import gc
+import logging
+import pickle
+import traceback
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, Self
+
+import pytest
+
+import executionkit
+from executionkit import (
+    BudgetExhaustedError,
+    CostTracker,
+    ExecutionContext,
+    ExecutionKitError,
+    LLMProvider,
+    LLMResponse,
+    MockProvider,
+    PatternResult,
+    PermanentError,
+    ProviderError,
+    RateLimitError,
+    RetryConfig,
+    StreamingProvider,
+    TokenBucket,
+    TokenUsage,
+    ToolCallingProvider,
+    TraceEvent,
+    checked_complete,
+    consensus,
+    execution_scope,
+    map_reduce,
+    pipe,
+    react_loop,
+    refine_loop,
+    structured,
+    validate_score,
+)
+from executionkit.cost import Budget, collecting_lost_cost
+from executionkit.errors import (
+    BadResponseError,
+    DeadlineExceededError,
+    EvaluatorError,
+    PatternError,
+)
+from executionkit.observability import MemoryTraceSink
+from executionkit.patterns.base import (
+    TrackedProvider,
+    calling_user,
+    check_max_tokens,
+    check_options,
+    check_positive,
+    run_checkpoint,
+    spending,
+)
+from executionkit.provider import OMIT
+from executionkit.testing import FakeClock, Request, ScriptedProvider, settle
+
+LIMIT = 5
+ASK = [{"role": "user", "content": "x" * 40}]
+USAGE = {"prompt_tokens": 10, "completion_tokens": 2}
+ONCE = RetryConfig(max_retries=0)
+KEY = "custom-key-7f3a91c2"
+
+
+def reply(sent: int = 10, made: int = 2, text: str = "yes") -> LLMResponse:
+    return LLMResponse(text, usage={"prompt_tokens": sent, "completion_tokens": made})
+
+
+class Raiser:
+    """Fails in the same way each time, with the very same object."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.requests = 0
+
+    async def complete(self, messages: Sequence[Any], **_options: Any) -> LLMResponse:
+        self.requests += 1
+        raise self.error
+
+
+class Calls:
+    """A tracker, its budget, and calls through it."""
+
+    def __init__(self, provider: Any, budget: TokenUsage | None = None) -> None:
+        self.provider = provider
+        self.budget = budget
+        self.tracker = CostTracker()
+        self.sink = MemoryTraceSink()
+
+    async def __call__(
+        self, retry: RetryConfig | None = None, **options: Any
+    ) -> LLMResponse:
+        return await checked_complete(
+            self.provider, ASK, self.tracker, self.budget, retry, self.sink, **options
+        )
+
+
+class TestBudget:
+    @pytest.mark.parametrize(
+        ("limits", "spent", "words"),
+        [
+            (TokenUsage(1, 1, 1), TokenUsage(1, 1, 1), "LLM call budget exhausted"),
+            (TokenUsage(1, 1, 9), TokenUsage(1, 1, 1), "Input token budget exhausted"),
+            (TokenUsage(9, 1, 9), TokenUsage(1, 1, 1), "Output token budget exhausted"),
+        ],
+    )
+    @pytest.mark.req("call.budget-order")
+    async def test_limits_are_checked_in_the_order_calls_input_output(
+        self, limits: TokenUsage, spent: TokenUsage, words: str
+    ) -> None:
+        calls = Calls(ScriptedProvider([]), limits)
+        calls.tracker.add_usage(spent)
+        with pytest.raises(BudgetExhaustedError, match=words) as caught:
+            await calls()
+        assert "before dispatch" in str(caught.value)
+        assert caught.value.cost == spent
+        assert caught.value.metadata == {"budget": limits}
+        assert calls.provider.requests == []
+
+    @pytest.mark.parametrize("name", ["llm_calls", "input_tokens", "output_tokens"])
+    @pytest.mark.req("budget.minus-one-is-exhausted")
+    async def test_minus_one_blocks_the_first_request(self, name: str) -> None:
+        calls = Calls(ScriptedProvider([]), TokenUsage(**{name: -1}))
+        with pytest.raises(BudgetExhaustedError, match="forwarded from pipe"):
+            await calls()
+        assert calls.provider.requests == []
+
+    @pytest.mark.req("budget.zero-is-no-limit")
+    async def test_zero_is_no_limit(self) -> None:
+        calls = Calls(ScriptedProvider([reply(10**6, 10**6)] * 3), TokenUsage(0, 0, 0))
+        for _ in range(3):
+            await calls()
+        assert calls.tracker.to_usage() == TokenUsage(3 * 10**6, 3 * 10**6, 3)
+
+    @pytest.mark.req("budget.blocks-at-the-limit")
+    async def test_a_call_is_blocked_once_recorded_usage_reaches_the_limit(
+        self,
+    ) -> None:
+        calls = Calls(ScriptedProvider([reply(50, 1)] * 3), TokenUsage(100))
+        await calls()
+        await calls()
+        with pytest.raises(BudgetExhaustedError, match="100 of 100"):
+            await calls()
+
+    @pytest.mark.req("budget.response-may-pass-the-limit")
+    async def test_a_response_may_pass_a_token_limit_and_blocks_the_next_call(
+        self,
+    ) -> None:
+        calls = Calls(ScriptedProvider([reply(1, 5000)]), TokenUsage(0, 10))
+        assert (await calls(max_tokens=8)).content == "yes"
+        assert calls.tracker.to_usage().output_tokens == 5000
+        with pytest.raises(BudgetExhaustedError):
+            await calls()
+
+    @pytest.mark.req("budget.retries-take-slots")
+    async def test_every_dispatched_retry_takes_another_slot(
+        self, auto_clock: FakeClock
+    ) -> None:
+        calls = Calls(Raiser(ProviderError("down")), TokenUsage(llm_calls=2))
+        with pytest.raises(BudgetExhaustedError, match="before retry dispatch") as e:
+            await calls(RetryConfig(max_retries=3))
+        assert calls.provider.requests == 2
+        assert e.value.cost.llm_calls == e.value.attempts == 2
+        assert isinstance(e.value.__context__, ProviderError)
+
+    @pytest.mark.parametrize("field", ["input_tokens", "output_tokens"])
+    @pytest.mark.req("D-09")
+    async def test_a_retry_is_not_sent_when_the_tokens_are_spent_meanwhile(
+        self, field: str, auto_clock: FakeClock
+    ) -> None:
+        """D-09: 500 of 100 recorded between the attempts."""
+        tracker = CostTracker()
+
+        async def answer(_request: Request) -> BaseException:
+            tracker.add_usage(TokenUsage(500, 500))
+            return ProviderError("down")
+
+        provider = ScriptedProvider(answer)
+        with pytest.raises(BudgetExhaustedError, match="before retry dispatch"):
+            await checked_complete(
+                provider, ASK, tracker, TokenUsage(**{field: 100}), None
+            )
+        assert len(provider.requests) == 1
+
+    @pytest.mark.req("D-09")
+    async def test_the_budget_is_checked_after_the_wait_for_a_permit(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """D-09: the second call waits behind a bucket while the first one spends all.
+
+        Its permit is there for the next caller.
+        """
+        bucket = TokenBucket(rate=1.0, capacity=1.0)
+        paced = RetryConfig(rate_limit_strategy=bucket)
+        calls = Calls(ScriptedProvider([reply(10, 500)]), TokenUsage(0, 100))
+        outcomes = await asyncio.gather(
+            *(calls(paced, max_tokens=10) for _ in range(2)), return_exceptions=True
+        )
+        assert [type(item) for item in outcomes] == [LLMResponse, BudgetExhaustedError]
+        before = auto_clock.monotonic()
+        await bucket.acquire()
+        assert auto_clock.monotonic() == before
+
+    @pytest.mark.req("D-09", "retry.never-retried")
+    async def test_a_budget_error_is_not_retried_even_when_all_errors_are(
+        self, fake_clock: FakeClock
+    ) -> None:
+        everything = RetryConfig(retryable=(Exception,))
+        calls = Calls(ScriptedProvider([]), TokenUsage(llm_calls=-1))
+        with pytest.raises(BudgetExhaustedError):
+            await calls(everything)
+        assert fake_clock.sleeps == []
+
+    @pytest.mark.parametrize(
+        ("default", "options", "room"),
+        [
+            (None, {"max_tokens": 40}, 40),
+            (None, {"max_completion_tokens": 30, "max_tokens": 40}, 30),
+            (50, {}, 50),
+            (50, {"max_tokens": OMIT}, 50),
+            (True, {"max_tokens": None}, 4096),
+            (None, {}, 4096),
+        ],
+    )
+    @pytest.mark.req("budget.reservation")
+    async def test_a_call_reserves_the_output_that_it_may_make(
+        self, default: Any, options: dict[str, Any], room: int
+    ) -> None:
+        inside = asyncio.Event()
+        finish = asyncio.Event()
+
+        async def answer(_request: Request) -> str:
+            inside.set()
+            await finish.wait()
+            return "yes"
+
+        provider: Any = ScriptedProvider(answer)
+        if default is not None:
+            provider.default_max_tokens = default
+        calls = Calls(provider, TokenUsage(0, 10_000))
+        task = asyncio.create_task(calls(**options))
+        async with asyncio.timeout(LIMIT):
+            await inside.wait()
+        limits = Budget.from_usage(calls.budget)
+        fits = calls.tracker.admit_now(limits, output_tokens=10_000 - room)
+        assert fits is not None
+        fits.refund()
+        assert calls.tracker.admit_now(limits, output_tokens=10_001 - room) is None
+        finish.set()
+        await task
+
+    @pytest.mark.req("budget.reservation")
+    async def test_the_input_reservation_counts_text_tool_calls_and_tools(self) -> None:
+        provider = ScriptedProvider(["yes"])
+        tracker = CostTracker()
+        seen: list[int] = []
+        admit = tracker.admit
+
+        async def spy(*args: Any, **kwargs: Any) -> Any:
+            seen.append(kwargs["input_tokens"])
+            return await admit(*args, **kwargs)
+
+        tracker = _Spied(spy)  # type: ignore[assignment]
+        call = {"id": "1", "function": {"name": "f", "arguments": "y" * 400}}
+        messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        await checked_complete(
+            provider, messages, tracker, TokenUsage(10_000), None, tools=[call]
+        )
+        assert 210 <= seen[0] <= 260
+
+    @pytest.mark.req("budget.calls-are-exact")
+    async def test_concurrent_calls_never_share_the_last_slot(self) -> None:
+        calls = Calls(ScriptedProvider(lambda _: "yes"), TokenUsage(llm_calls=3))
+        outcomes = await asyncio.gather(
+            *(calls() for _ in range(20)), return_exceptions=True
+        )
+        assert sum(isinstance(item, LLMResponse) for item in outcomes) == 3
+        assert len(calls.provider.requests) == 3
+
+    @pytest.mark.req("budget.no-wait-for-oneself")
+    async def test_a_task_never_waits_for_a_call_of_its_own(self) -> None:
+        """A model asked while the same task reads a stream would wait for ever."""
+        calls = Calls(ScriptedProvider(["one two three", "yes"]), TokenUsage(0, 100))
+        stream = await executionkit.checked_stream(
+            calls.provider, ASK, calls.tracker, calls.budget, None
+        )
+        async with asyncio.timeout(LIMIT), stream:
+            first = await anext(stream.text_stream)
+            assert (await calls()).content == "yes"
+            assert [first, *[text async for text in stream]] == [
+                "one ",
+                "two ",
+                "three",
+            ]
+
+
+class _Spied(CostTracker):
+    def __init__(self, spy: Any) -> None:
+        super().__init__()
+        self._spy = spy
+
+    async def admit(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._spy(*args, **kwargs)
+
+
+class TestRetries:
+    @pytest.mark.parametrize(("retries", "sent"), [(0, 1), (1, 2), (3, 4)])
+    @pytest.mark.req("retry.attempts", "HT-12")
+    async def test_the_number_of_dispatched_attempts(
+        self, retries: int, sent: int, auto_clock: FakeClock
+    ) -> None:
+        calls = Calls(Raiser(ProviderError("down")))
+        with pytest.raises(ProviderError) as caught:
+            await calls(RetryConfig(max_retries=retries))
+        assert calls.provider.requests == caught.value.attempts == sent
+        assert caught.value.cost == TokenUsage(0, 0, sent)
+
+    @pytest.mark.req("retry.attempts")
+    async def test_the_default_is_four_attempts(self, auto_clock: FakeClock) -> None:
+        calls = Calls(Raiser(ProviderError("down")))
+        with pytest.raises(ProviderError):
+            await calls()
+        assert calls.provider.requests == 4
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            PermanentError("HTTP 402", metadata={"status": 402}),
+            PermanentError("HTTP 410", metadata={"status": 410}),
+            PermanentError("HTTP 501", metadata={"status": 501}),
+            ValueError("a bug"),
+        ],
+    )
+    @pytest.mark.req("D-12")
+    async def test_what_cannot_work_is_sent_once(
+        self, error: Exception, auto_clock: FakeClock
+    ) -> None:
+        """D-12: permanent outcomes are not paid for four times."""
+        calls = Calls(Raiser(error))
+        with pytest.raises(type(error)):
+            await calls()
+        assert calls.provider.requests == 1
+
+    @pytest.mark.req("HT-08")
+    async def test_a_bad_response_is_tried_once_more(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """HT-08: 200 whose body is not the promised JSON."""
+        calls = Calls(Raiser(BadResponseError("not JSON")))
+        with pytest.raises(BadResponseError):
+            await calls()
+        assert calls.provider.requests == 2
+
+    @pytest.mark.req("HT-02")
+    async def test_a_hint_beyond_the_cap_fails_at_once_and_is_on_the_error(
+        self, fake_clock: FakeClock
+    ) -> None:
+        """HT-02: `Retry-After: 75` with pauses of at most 60 s."""
+        calls = Calls(Raiser(RateLimitError("busy", retry_after=75.0)))
+        with pytest.raises(RateLimitError) as caught:
+            await calls()
+        assert (calls.provider.requests, caught.value.retry_after) == (1, 75.0)
+        assert fake_clock.sleeps == []
+
+    @pytest.mark.req("HT-02")
+    async def test_a_hint_beyond_the_deadline_fails_at_once(
+        self, fake_clock: FakeClock
+    ) -> None:
+        """HT-02: `Retry-After: 86400` with 60 s left."""
+        calls = Calls(Raiser(RateLimitError("busy", retry_after=86_400.0)))
+        patient = RetryConfig(max_delay=100_000.0)
+        async with execution_scope(ExecutionContext().with_timeout(60.0)):
+            with pytest.raises(RateLimitError) as caught:
+                await calls(patient)
+        assert (calls.provider.requests, caught.value.retry_after) == (1, 86_400.0)
+        assert fake_clock.sleeps == []
+
+    @pytest.mark.parametrize("retries", [0, 1])
+    @pytest.mark.req("D-10")
+    async def test_a_429_cools_the_bucket_down_also_after_the_last_attempt(
+        self, retries: int, auto_clock: FakeClock
+    ) -> None:
+        """D-10: the next acquisition waits for `retry_after`."""
+        bucket = TokenBucket(rate=100.0, capacity=100.0)
+        paced = RetryConfig(max_retries=retries, rate_limit_strategy=bucket)
+        calls = Calls(Raiser(RateLimitError("busy", retry_after=1.0)))
+        with pytest.raises(RateLimitError):
+            await calls(paced)
+        before = auto_clock.monotonic()
+        await bucket.acquire()
+        assert auto_clock.monotonic() - before == pytest.approx(1.0)
+
+    @pytest.mark.req("retry.permit")
+    async def test_each_attempt_takes_a_permit(self, auto_clock: FakeClock) -> None:
+        bucket = TokenBucket(rate=1.0, capacity=4.0)
+        calls = Calls(ScriptedProvider([ProviderError("down"), "yes"]))
+        await calls(RetryConfig(rate_limit_strategy=bucket, base_delay=0.0))
+        assert bucket.stats().available == pytest.approx(2.0, abs=0.01)
+
+    @pytest.mark.req("HT-12")
+    async def test_a_layer_below_that_gave_up_is_not_repeated(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """HT-12: the provider retries 3 times itself, the pattern 3 times: 4 requests."""
+        bottom = Raiser(ProviderError("down"))
+
+        class Retrying:
+            async def complete(self, messages: Any, **options: Any) -> LLMResponse:
+                return await executionkit.engine.retry.with_retry(
+                    bottom.complete, RetryConfig(), messages, **options
+                )
+
+        calls = Calls(Retrying())
+        with pytest.raises(ProviderError) as caught:
+            await calls(RetryConfig(max_retries=3))
+        assert bottom.requests == caught.value.attempts == 4
+        assert "Requests sent: 4" in caught.value.__notes__
+
+
+class TestDeadline:
+    @pytest.mark.req("call.deadline")
+    async def test_nothing_is_sent_when_nothing_is_left(
+        self, fake_clock: FakeClock
+    ) -> None:
+        calls = Calls(ScriptedProvider([]))
+        async with execution_scope(ExecutionContext().with_timeout(1.0)):
+            await fake_clock.advance(1.0)
+            with pytest.raises(DeadlineExceededError, match="no request was sent") as e:
+                await calls()
+        assert calls.provider.requests == []
+        assert (e.value.attempts, e.value.cost) == (0, TokenUsage())
+        assert calls.sink.kinds == ["llm_call_refused"]
+
+    @pytest.mark.req("call.deadline")
+    async def test_a_call_is_cut_off_at_the_deadline(
+        self, fake_clock: FakeClock
+    ) -> None:
+        never = asyncio.Event()
+
+        async def answer(_request: Request) -> str:
+            await never.wait()
+            return "late"
+
+        calls = Calls(ScriptedProvider(answer))
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            task = asyncio.create_task(calls())
+        await fake_clock.advance(2.9)
+        assert not task.done()
+        await fake_clock.advance(0.2)
+        with pytest.raises(DeadlineExceededError, match="in the middle of a call") as e:
+            await task
+        assert (e.value.attempts, e.value.cost.llm_calls) == (1, 1)
+        assert calls.sink.kinds == ["llm_call_start", "llm_call_error"]
+        assert calls.provider.active == 0
+
+    @pytest.mark.req("call.deadline")
+    async def test_a_retry_that_does_not_fit_is_not_waited_for(
+        self, fake_clock: FakeClock
+    ) -> None:
+        calls = Calls(Raiser(RateLimitError("busy", retry_after=5.0)))
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            with pytest.raises(RateLimitError):
+                await calls()
+        assert (calls.provider.requests, fake_clock.sleeps) == (1, [])
+
+    @pytest.mark.req("call.deadline")
+    async def test_a_permit_that_does_not_fit_is_not_waited_for(
+        self, fake_clock: FakeClock
+    ) -> None:
+        bucket = TokenBucket(rate=0.1, capacity=1.0)
+        await bucket.acquire()
+        calls = Calls(ScriptedProvider([]))
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            with pytest.raises(DeadlineExceededError):
+                await calls(RetryConfig(rate_limit_strategy=bucket))
+        assert calls.provider.requests == []
+        assert calls.sink.kinds == ["llm_call_refused"]
+
+    @pytest.mark.req("call.deadline")
+    async def test_waiting_for_room_in_the_budget_ends_at_the_deadline(
+        self, fake_clock: FakeClock
+    ) -> None:
+        calls = Calls(ScriptedProvider([]), TokenUsage(0, 100))
+        held = await calls.tracker.admit(
+            Budget.from_usage(calls.budget), output_tokens=100
+        )
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            task = asyncio.create_task(calls())
+        await fake_clock.advance(3.0)
+        with pytest.raises(DeadlineExceededError, match="before the next call"):
+            await task
+        assert calls.sink.kinds == ["llm_call_refused"]
+        held.refund()
+        assert calls.tracker.to_usage() == TokenUsage()
+
+    async def test_a_timeout_of_the_provider_itself_is_no_deadline(
+        self, fake_clock: FakeClock
+    ) -> None:
+        calls = Calls(Raiser(TimeoutError("mine")))
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            with pytest.raises(TimeoutError, match="mine"):
+                await calls(ONCE)
+
+    @pytest.mark.req("trace.hanging-sink")
+    async def test_a_sink_that_hangs_holds_a_call_up_until_the_deadline_only(
+        self, fake_clock: FakeClock
+    ) -> None:
+        never = asyncio.Event()
+        seen: list[str] = []
+
+        async def sink(event: TraceEvent) -> None:
+            seen.append(event.kind)
+            await never.wait()
+
+        tracker = CostTracker()
+        async with execution_scope(ExecutionContext().with_timeout(3.0)):
+            call = checked_complete(
+                ScriptedProvider([]), ASK, tracker, None, None, sink
+            )
+            task = asyncio.create_task(call)
+        for _ in range(3):
+            await fake_clock.advance(2.0)
+        never.set()
+        await settle()
+        with pytest.raises(DeadlineExceededError):
+            await task
+        assert seen[:2] == ["llm_call_start", "llm_call_error"]
+        assert tracker.to_usage() == TokenUsage()
+
+
+class TestTrace:
+    @pytest.mark.req("call.trace")
+    async def test_a_call_is_a_start_and_an_end_with_the_facts(self) -> None:
+        calls = Calls(ScriptedProvider([reply(10, 2)]))
+        await calls()
+        start, end = calls.sink.events
+        assert start == TraceEvent(
+            "llm_call_start", {"attempt": 1, "cost": TokenUsage(0, 0, 1)}
+        )
+        assert end == TraceEvent(
+            "llm_call_end",
+            {
+                "attempt": 1,
+                "cost": TokenUsage(10, 2, 1),
+                "input_tokens": 10,
+                "output_tokens": 2,
+                "content": "yes",
+            },
+        )
+
+    @pytest.mark.req("D-38", "call.trace")
+    async def test_each_attempt_has_its_own_pair(self, auto_clock: FakeClock) -> None:
+        """D-38: three starts are three ends."""
+        script = [ProviderError("1"), ProviderError("2"), "yes"]
+        calls = Calls(ScriptedProvider(script))
+        await calls()
+        assert [
+            (event.kind, event.payload["attempt"]) for event in calls.sink.events
+        ] == [
+            ("llm_call_start", 1),
+            ("llm_call_error", 1),
+            ("llm_call_retry", 1),
+            ("llm_call_start", 2),
+            ("llm_call_error", 2),
+            ("llm_call_retry", 2),
+            ("llm_call_start", 3),
+            ("llm_call_end", 3),
+        ]
+        error = calls.sink.events[1]
+        assert error.payload["error_type"] == "ProviderError"
+        assert error.payload["cost"] == TokenUsage(0, 0, 1)
+
+    @pytest.mark.req("D-38", "call.trace")
+    async def test_a_call_that_is_not_sent_is_refused_not_failed(self) -> None:
+        """D-38: no error without a start."""
+        calls = Calls(ScriptedProvider([]), TokenUsage(llm_calls=-1))
+        with pytest.raises(BudgetExhaustedError):
+            await calls()
+        (event,) = calls.sink.events
+        assert event.kind == "llm_call_refused"
+        assert event.payload == {
+            "error_type": "BudgetExhaustedError",
+            "cost": TokenUsage(),
+        }
+
+    @pytest.mark.parametrize("usage", [{"prompt_tokens": "x"}, {"prompt_tokens": -1}])
+    @pytest.mark.req("D-38", "usage.senseless-count-never-loses-a-reply")
+    async def test_senseless_usage_still_ends_the_call(
+        self, usage: dict[str, Any]
+    ) -> None:
+        calls = Calls(ScriptedProvider([LLMResponse("yes", usage=usage)]))
+        assert (await calls()).content == "yes"
+        assert calls.sink.kinds == ["llm_call_start", "llm_call_end"]
+
+    @pytest.mark.parametrize("wrong", ["text", None, {"content": "x"}])
+    @pytest.mark.req("call.wrong-reply", "D-38")
+    async def test_something_else_than_a_response_is_named_and_closes_the_pair(
+        self, wrong: Any
+    ) -> None:
+        class Wrong:
+            async def complete(self, messages: Any, **_: Any) -> Any:
+                return wrong
+
+        calls = Calls(Wrong())
+        with pytest.raises(BadResponseError, match=r"Wrong\.complete\(\) must return"):
+            await calls(ONCE)
+        assert calls.sink.kinds == ["llm_call_start", "llm_call_error"]
+        assert calls.tracker.to_usage() == TokenUsage(0, 0, 1)
+
+    @pytest.mark.req("D-38")
+    async def test_a_cancelled_call_ends_with_an_error_event(self) -> None:
+        inside = asyncio.Event()
+
+        async def answer(_request: Request) -> str:
+            inside.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        calls = Calls(ScriptedProvider(answer))
+        task = asyncio.create_task(calls())
+        async with asyncio.timeout(LIMIT):
+            await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert calls.sink.kinds == ["llm_call_start", "llm_call_error"]
+        assert calls.sink.events[1].payload["error_type"] == "CancelledError"
+        assert calls.tracker.to_usage() == TokenUsage(0, 0, 1)
+
+    @pytest.mark.req("D-08")
+    async def test_a_failing_sink_changes_nothing(
+        self, caplog: pytest.LogCaptureFixture, auto_clock: FakeClock
+    ) -> None:
+        """D-08: the paid answer is kept."""
+
+        async def broken(_event: TraceEvent) -> None:
+            raise OSError("disk full")
+
+        provider = ScriptedProvider([ProviderError("once"), reply()])
+        tracker = CostTracker()
+        got = await checked_complete(provider, ASK, tracker, None, None, broken)
+        assert got.content == "yes"
+        assert tracker.to_usage() == TokenUsage(10, 2, 2)
+        assert len(caplog.records) == 1
+
+    @pytest.mark.parametrize("where", ["api_key", "known_secrets"])
+    @pytest.mark.req("OB-04", "call.secrets")
+    async def test_the_key_of_any_provider_is_hidden_in_traces(
+        self, where: str
+    ) -> None:
+        """OB-04: also when a server sends it back in an answer."""
+
+        class Echo:
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                return LLMResponse(f"you said {KEY}")
+
+        provider = Echo()
+        setattr(provider, where, KEY if where == "api_key" else (KEY,))
+        calls = Calls(provider)
+        assert KEY in (await calls()).content
+        end = calls.sink.events[-1]
+        assert end.payload["content"] == "you said [REDACTED]"
+        assert KEY not in repr(calls.sink.events)
+
+    @pytest.mark.parametrize("junk", [None, 5, b"bytes", [None, 3], object()])
+    @pytest.mark.req("call.secrets")
+    async def test_a_senseless_key_attribute_is_no_matter(self, junk: Any) -> None:
+        class Odd:
+            known_secrets = junk
+            api_key = junk
+
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                return reply()
+
+        assert (await Calls(Odd())()).content == "yes"
+
+
+class TestErrors:
+    """An error belongs to the run that it ends, whoever holds the object."""
+
+    @pytest.mark.req("call.own-errors")
+    async def test_an_error_object_that_a_provider_raises_again_is_never_written_on(
+        self, auto_clock: FakeClock
+    ) -> None:
+        error = ProviderError("down", metadata={"status": 503})
+        error.add_note("from the provider")
+        state = copy.deepcopy(error.__dict__)
+        provider = Raiser(error)
+        seen: list[ExecutionKitError] = []
+        for number in (1, 2):
+            calls = Calls(provider)
+            with pytest.raises(ProviderError) as caught:
+                await calls(RetryConfig(max_retries=number))
+            seen.append(caught.value)
+        assert [item.attempts for item in seen] == [2, 3]
+        assert [item.cost.llm_calls for item in seen] == [2, 3]
+        assert error.__dict__ == state
+        assert seen[0] is not error
+        assert seen[0].metadata == {"status": 503}
+        assert "from the provider" in seen[0].__notes__
+
+    @pytest.mark.req("call.own-errors")
+    async def test_runs_at_once_over_one_error_object_do_not_mix(self) -> None:
+        error = PermanentError("no")
+
+        class Slow:
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                await asyncio.sleep(0)
+                if "fail" in messages[0]["content"]:
+                    raise error
+                return reply()
+
+        async def run(drafts: int) -> ExecutionKitError:
+            async def score(_text: str, _provider: object) -> float:
+                return 0.1
+
+            prompts = iter(["draft"] * drafts + ["fail"])
+
+            class Turning:
+                async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                    return await Slow().complete([{"content": next(prompts)}])
+
+            with pytest.raises(PermanentError) as caught:
+                await refine_loop(
+                    Turning(), "x", evaluator=score, patience=9, max_iterations=9
+                )
+            return caught.value
+
+        first, second = await asyncio.gather(run(1), run(4))
+        assert (first.cost.llm_calls, second.cost.llm_calls) == (2, 5)
+        assert len(first.metadata["score_history"]) == 1
+        assert len(second.metadata["score_history"]) == 4
+        assert error.cost == TokenUsage()
+
+    @pytest.mark.req("call.own-errors")
+    async def test_the_copy_keeps_traceback_cause_and_context(self) -> None:
+        class Chained:
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                try:
+                    raise KeyError("inner")
+                except KeyError as exc:
+                    raise ProviderError("outer") from exc
+
+        with pytest.raises(ProviderError) as caught:
+            await Calls(Chained())(ONCE)
+        assert isinstance(caught.value.__cause__, KeyError)
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert any(frame.name == "complete" for frame in frames)
+        assert "During handling" not in "".join(
+            traceback.format_exception(caught.value)
+        )
+
+    @pytest.mark.req("call.own-errors")
+    async def test_an_error_class_with_arguments_of_its_own_still_leaves(self) -> None:
+        class Special(ProviderError):
+            def __new__(cls, code: int, *, detail: str) -> Self:
+                return super().__new__(cls)
+
+            def __init__(self, code: int, *, detail: str) -> None:
+                super().__init__(f"{code}: {detail}")
+
+        with pytest.raises(Special, match="7: odd") as caught:
+            await Calls(Raiser(Special(7, detail="odd")))(ONCE)
+        assert caught.value.cost == TokenUsage(0, 0, 1)
+
+    @pytest.mark.req("D-02", "call.groups")
+    async def test_a_group_of_failures_in_a_provider_is_one_error(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """D-02: what a provider's own task group raises is unwrapped, and retried."""
+
+        class Grouping:
+            requests = 0
+
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                self.requests += 1
+                raise ExceptionGroup(
+                    "g", [ValueError("a"), ExceptionGroup("h", [ProviderError("b")])]
+                )
+
+        provider = Grouping()
+        with pytest.raises(ProviderError, match="b") as caught:
+            await Calls(provider)(RetryConfig(max_retries=1))
+        assert provider.requests == 2
+        assert "also: ValueError: a" in caught.value.__notes__
+
+    @pytest.mark.req("call.base-exceptions")
+    async def test_what_is_no_exception_passes_and_keeps_its_slot(self) -> None:
+        class Stop(BaseException):
+            pass
+
+        calls = Calls(Raiser(Stop("now")))
+        with pytest.raises(Stop):
+            await calls()
+        assert calls.provider.requests == 1
+        assert calls.tracker.to_usage() == TokenUsage(0, 0, 1)
+        assert calls.sink.kinds == ["llm_call_start", "llm_call_error"]
+
+    @pytest.mark.req("call.base-exceptions")
+    async def test_a_cancellation_of_the_providers_own_passes_and_is_not_retried(
+        self,
+    ) -> None:
+        calls = Calls(Raiser(asyncio.CancelledError()))
+        with pytest.raises(asyncio.CancelledError):
+            await calls()
+        assert calls.provider.requests == 1
+
+    @pytest.mark.req("call.base-exceptions")
+    def test_closing_an_unfinished_call_awaits_nothing(self) -> None:
+        class Pending:
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                await _suspend()
+                return reply()
+
+        calls = Calls(Pending())
+        coroutine = calls()
+        coroutine.send(None)
+        coroutine.close()
+        assert calls.tracker.to_usage() == TokenUsage(0, 0, 1)
+
+    async def test_failures_leave_no_garbage_that_only_the_collector_finds(
+        self,
+    ) -> None:
+        calls = Calls(Raiser(PermanentError("only here")))
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                with contextlib.suppress(PermanentError):
+                    await calls()
+            found = [
+                item
+                for item in gc.get_objects()
+                if type(item) is PermanentError and str(item) == "only here"
+            ]
+        finally:
+            gc.enable()
+        assert found == [calls.provider.error]
+
+
+class _Suspended:
+    def __await__(self) -> Any:
+        yield None
+
+
+async def _suspend() -> None:
+    await _Suspended()
+
+
+@pytest.mark.req("call.cancel")
+class TestCancellation:
+    @pytest.mark.parametrize("again_after", [None, 0, 1, 3])
+    @pytest.mark.parametrize("limited", [False, True])
+    async def test_a_call_cancelled_anywhere_leaves_nothing_held(
+        self,
+        everywhere: Any,
+        again_after: int | None,
+        limited: bool,
+    ) -> None:
+        def make() -> Any:
+            started: list[int] = []
+            ended: list[int] = []
+            dispatched: list[int] = []
+            answered: list[int] = []
+
+            async def answer(request: Request) -> Any:
+                dispatched.append(request.number)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                if request.number == 1:
+                    return ProviderError("once")
+                answered.append(request.number)
+                return reply(10, 2)
+
+            async def sink(event: TraceEvent) -> None:
+                if event.kind == "llm_call_start":
+                    started.append(event.payload["attempt"])
+                elif event.kind in {"llm_call_end", "llm_call_error"}:
+                    ended.append(event.payload["attempt"])
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+
+            bucket = TokenBucket(rate=1.0, capacity=4.0) if limited else None
+            retry = RetryConfig(base_delay=0.0, rate_limit_strategy=bucket)
+            tracker = CostTracker()
+            budget = TokenUsage(1000, 1000, 10) if limited else None
+            provider = ScriptedProvider(answer)
+
+            def check(cancelled: bool) -> None:
+                assert started == ended
+                assert tracker._in_flight == tracker._reserved_output == 0
+                assert not tracker._owners
+                assert tracker._reserved_input == 0
+                usage = tracker.to_usage()
+                assert usage.llm_calls == len(dispatched)
+                if not cancelled:
+                    assert usage == TokenUsage(10, 2, 2)
+
+            call = checked_complete(
+                provider, ASK, tracker, budget, retry, sink, max_tokens=5
+            )
+            return call, check
+
+        assert await everywhere(make, again_after=again_after) > 8
+
+    async def test_a_call_cancelled_while_it_waits_for_room_leaves_the_queue(
+        self, everywhere: Any
+    ) -> None:
+        def make() -> Any:
+            tracker = CostTracker()
+            budget = Budget.from_usage(TokenUsage(0, 100))
+            provider = ScriptedProvider(lambda _: reply())
+
+            async def holder() -> None:
+                held = await tracker.admit(budget, output_tokens=100)
+                try:
+                    for _ in range(4):
+                        await asyncio.sleep(0)
+                finally:
+                    held.settle(TokenUsage(0, 1))
+
+            async def both() -> None:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(holder())
+                    group.create_task(
+                        checked_complete(
+                            provider, ASK, tracker, budget, None, max_tokens=50
+                        )
+                    )
+
+            def check(_cancelled: bool) -> None:
+                assert not tracker._waiters
+                assert not tracker._owners
+                assert tracker.call_count <= 2
+
+            return both(), check
+
+        await everywhere(make)
+
+
+class TestSpending:
+    @pytest.mark.req("patterns.cost-on-errors", "D-03")
+    def test_a_library_error_carries_cost_requests_and_facts(self) -> None:
+        tracker = CostTracker()
+        tracker.add_usage(TokenUsage(5, 6, 7))
+        with (
+            pytest.raises(PatternError) as caught,
+            spending(tracker, metadata=lambda: {"a": 1}),
+        ):
+            raise PatternError("no", metadata={"a": 0, "b": 2})
+        assert caught.value.cost == TokenUsage(5, 6, 7)
+        assert caught.value.attempts == 7
+        assert caught.value.metadata == {"a": 1, "b": 2}
+        assert caught.value.__notes__ == ["Requests sent: 7"]
+
+    @pytest.mark.parametrize(
+        "error", [KeyError("x"), asyncio.CancelledError(), KeyboardInterrupt()]
+    )
+    @pytest.mark.req("cost.cancelled-runs-are-not-forgotten")
+    def test_the_cost_of_other_ends_goes_to_whoever_adds_up(
+        self, error: BaseException
+    ) -> None:
+        booked: list[TokenUsage] = []
+        tracker = CostTracker()
+        tracker.reserve_call()
+        with (
+            pytest.raises(type(error)),
+            collecting_lost_cost(booked.append),
+            spending(tracker),
+        ):
+            raise error
+        assert booked == [TokenUsage(0, 0, 1)]
+
+    @pytest.mark.req("patterns.deadline")
+    async def test_the_deadline_bounds_all_that_is_inside(
+        self, fake_clock: FakeClock
+    ) -> None:
+        tracker = CostTracker()
+        tracker.add_usage(TokenUsage(1, 2, 3))
+
+        async def work() -> None:
+            async with spending(tracker, metadata=lambda: {"got": "this far"}):
+                await asyncio.Event().wait()
+
+        async with execution_scope(ExecutionContext().with_timeout(2.0)):
+            task = asyncio.create_task(work())
+        await fake_clock.advance(2.0)
+        with pytest.raises(DeadlineExceededError) as caught:
+            await task
+        assert caught.value.cost == TokenUsage(1, 2, 3)
+        assert caught.value.metadata == {"got": "this far"}
+
+    async def test_a_callers_cancellation_is_no_deadline(
+        self, fake_clock: FakeClock
+    ) -> None:
+        async def work() -> None:
+            async with spending(CostTracker()):
+                await asyncio.Event().wait()
+
+        async with execution_scope(ExecutionContext().with_timeout(2.0)):
+            task = asyncio.create_task(work())
+        await settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert fake_clock.pending == 0
+
+    def test_an_abandoned_block_closed_from_another_context_says_nothing(self) -> None:
+        async def work() -> None:
+            with spending(CostTracker()):
+                await _suspend()
+
+        coroutine = work()
+        contextvars.copy_context().run(coroutine.send, None)
+        contextvars.copy_context().run(coroutine.close)
+
+    @pytest.mark.req("D-03", "patterns.user-functions")
+    def test_a_failure_of_a_users_function_is_one_kind_of_error(self) -> None:
+        with (
+            pytest.raises(EvaluatorError, match="judge failed: KeyError: 'x'") as e,
+            calling_user("judge"),
+        ):
+            raise KeyError("x")
+        assert isinstance(e.value.__cause__, KeyError)
+
+    @pytest.mark.req("OB-04", "patterns.user-functions")
+    def test_its_text_shows_no_secret(self) -> None:
+        with (
+            pytest.raises(EvaluatorError) as caught,
+            calling_user("judge", secrets=(KEY,)),
+        ):
+            raise ValueError(f"refused {KEY} and sk-proj-abcdefgh12345678")
+        assert KEY not in str(caught.value)
+        assert "abcdefgh12345678" not in str(caught.value)
+
+    @pytest.mark.req("patterns.user-functions", "call.own-errors")
+    def test_a_library_error_of_a_users_function_passes_as_a_copy(self) -> None:
+        error = PermanentError("mine")
+        with pytest.raises(PermanentError) as caught, calling_user("judge"):
+            raise error
+        assert caught.value is not error
+        with pytest.raises(PermanentError), calling_user("judge"):
+            raise ExceptionGroup("g", [KeyError("a"), error])
+        with pytest.raises(EvaluatorError, match="KeyError"), calling_user("judge"):
+            raise ExceptionGroup("g", [KeyError("a")])
+
+
+class TestTrackedProvider:
+    def lent(
+        self, provider: Any, budget: TokenUsage | None = None
+    ) -> tuple[TrackedProvider, CostTracker, MemoryTraceSink]:
+        tracker, sink = CostTracker(), MemoryTraceSink()
+        limits = Budget.from_usage(budget)
+        return TrackedProvider(provider, tracker, limits, ONCE, sink), tracker, sink
+
+    @pytest.mark.req("D-43", "patterns.lent-provider")
+    async def test_its_calls_are_counted_limited_and_traced(self) -> None:
+        """D-43: what an evaluator spends is the run's."""
+        provider = ScriptedProvider([reply(), reply()])
+        lent, tracker, sink = self.lent(provider, TokenUsage(llm_calls=1))
+        got = await lent.complete(ASK, temperature=0.5, max_tokens=7, tools=[], seed=1)
+        assert got.content == "yes"
+        (request,) = provider.requests
+        assert (request.temperature, request.max_tokens) == (0.5, 7)
+        assert (request.tools, request.options) == ([], {"seed": 1})
+        assert tracker.to_usage() == TokenUsage(10, 2, 1)
+        with pytest.raises(BudgetExhaustedError):
+            await lent.complete(ASK)
+        assert sink.kinds == ["llm_call_start", "llm_call_end", "llm_call_refused"]
+
+    @pytest.mark.req("patterns.lent-provider")
+    async def test_its_streams_are_counted_limited_and_traced_too(self) -> None:
+        provider = ScriptedProvider(["one two"], usage=USAGE)
+        lent, tracker, sink = self.lent(provider, TokenUsage(llm_calls=1))
+        responses: list[LLMResponse] = []
+        pieces = [text async for text in lent.stream(ASK, usage_sink=responses, seed=1)]
+        assert pieces == ["one ", "two"]
+        assert [item.content for item in responses] == ["one two"]
+        assert provider.requests[0].options == {"seed": 1}
+        assert tracker.to_usage() == TokenUsage(10, 2, 1)
+        assert sink.kinds == ["llm_call_start", "llm_call_end"]
+        with pytest.raises(BudgetExhaustedError):
+            await anext(lent.stream(ASK))
+
+    @pytest.mark.req("patterns.lent-provider")
+    def test_it_is_what_the_provider_behind_it_is(self) -> None:
+        able, _, _ = self.lent(ScriptedProvider([]))
+        assert isinstance(able, LLMProvider)
+        assert isinstance(able, ToolCallingProvider)
+        assert isinstance(able, StreamingProvider)
+        assert able.supports_tools
+        assert able.requests == []
+
+        class Plain:
+            name = "plain"
+
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                return reply()
+
+            def stream_events(self) -> None: ...
+
+        plain, _, _ = self.lent(Plain())
+        assert not plain.supports_tools
+        assert not isinstance(plain, StreamingProvider)
+        assert plain.name == "plain"
+        for missing in ("stream", "stream_events", "_private"):
+            with pytest.raises(AttributeError, match=missing):
+                getattr(plain, missing)
+
+    def test_it_can_be_copied(self) -> None:
+        lent, _, _ = self.lent(ScriptedProvider([]))
+        assert copy.copy(lent).supports_tools
+
+    @pytest.mark.req("patterns.lent-provider", "budget.no-wait-for-oneself")
+    async def test_an_evaluator_may_stream_and_ask_at_once_under_a_token_limit(
+        self,
+    ) -> None:
+        async def score(_text: str, provider: Any) -> float:
+            heard: list[str] = []
+            async for piece in provider.stream(ASK):
+                heard.append(piece)
+                await provider.complete(ASK)
+            return 1.0 if heard == ["a ", "b"] else 0.0
+
+        provider = ScriptedProvider(lambda _: LLMResponse("a b", usage=USAGE))
+        async with asyncio.timeout(LIMIT):
+            result = await refine_loop(
+                provider, "x", evaluator=score, max_cost=TokenUsage(0, 1000)
+            )
+        assert result.score == 1.0
+        assert result.cost == TokenUsage(40, 8, 4)
+
+
+PATTERNS = [consensus, map_reduce, react_loop, refine_loop, structured]
+
+# The options of the APIs that are in use.
+KNOWN_OPTIONS = [
+    "audio",
+    "cache_control",
+    "chat_template_kwargs",
+    "extra_body",
+    "extra_headers",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "grammar",
+    "guided_json",
+    "json_schema",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "max_output_tokens",
+    "metadata",
+    "min_p",
+    "min_tokens",
+    "mirostat",
+    "modalities",
+    "models",
+    "n",
+    "parallel_tool_calls",
+    "prediction",
+    "presence_penalty",
+    "prompt_cache_key",
+    "provider_options",
+    "reasoning",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "route",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "stop",
+    "stop_sequences",
+    "store",
+    "system",
+    "thinking",
+    "timeout",
+    "tool_choice",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "transforms",
+    "user",
+    "verbosity",
+    "web_search_options",
+]
+
+
+class TestOptions:
+    @pytest.mark.parametrize("pattern", PATTERNS)
+    @pytest.mark.req("patterns.options")
+    def test_the_options_of_the_apis_go_through(self, pattern: Any) -> None:
+        check_options(pattern, dict.fromkeys(KNOWN_OPTIONS))
+
+    @pytest.mark.parametrize(
+        ("pattern", "slip", "meant"),
+        [
+            (consensus, "num_sample", "num_samples"),
+            (consensus, "max_token", "max_tokens"),
+            (consensus, "normaliser", "normalizer"),
+            (consensus, "max_concurency", "max_concurrency"),
+            (refine_loop, "max_iteration", "max_iterations"),
+            (refine_loop, "targetscore", "target_score"),
+            (structured, "max_retry", "max_retries"),
+            (structured, "validators", "validator"),
+            (map_reduce, "map_template_prompt", None),
+            (map_reduce, "map_prompt_templat", "map_prompt_template"),
+            (react_loop, "max_round", "max_rounds"),
+        ],
+    )
+    @pytest.mark.req("patterns.options")
+    def test_a_slip_is_named_with_what_was_meant(
+        self, pattern: Any, slip: str, meant: str | None
+    ) -> None:
+        if meant is None:
+            check_options(pattern, {slip: 1})
+            return
+        with pytest.raises(TypeError, match=f"{slip!r}; did you mean {meant!r}"):
+            check_options(pattern, {slip: 1})
+
+    @pytest.mark.parametrize("name", ["messages", "stream_options", "usage_sink"])
+    def test_what_a_pattern_sets_itself_cannot_be_passed(self, name: str) -> None:
+        with pytest.raises(TypeError, match=name):
+            check_options(consensus, {name: 1})
+
+    @pytest.mark.req("D-41", "patterns.options")
+    async def test_limits_and_temperature_can_be_left_out(self) -> None:
+        """D-41: a server for reasoning models refuses both."""
+        provider = ScriptedProvider(lambda _: '{"a": 1}')
+        left_out: dict[str, Any] = {"temperature": OMIT, "max_tokens": OMIT}
+        await consensus(provider, "x", num_samples=1, **left_out)
+        await refine_loop(provider, "x", max_iterations=0, **left_out)
+        await structured(provider, "x", **left_out)
+        await map_reduce(
+            provider,
+            ["a"],
+            map_prompt_template="{item}",
+            reduce_prompt_template="{mapped_outputs}",
+            **left_out,
+        )
+        assert len(provider.requests) == 5
+        for request in provider.requests:
+            assert request.temperature is OMIT
+            assert request.max_tokens is OMIT
+
+    @pytest.mark.parametrize("bad", [0, -1, True, 1.0, "4"])
+    @pytest.mark.req("patterns.max-tokens")
+    def test_a_senseless_max_tokens_is_refused(self, bad: Any) -> None:
+        with pytest.raises(ValueError, match="max_tokens"):
+            check_max_tokens(bad)
+
+    @pytest.mark.parametrize("good", [1, 10**9, None, OMIT])
+    def test_a_usual_max_tokens_passes(self, good: Any) -> None:
+        check_max_tokens(good)
+
+    @pytest.mark.parametrize("bad", [0, True, 2.0])
+    def test_check_positive_names_the_argument(self, bad: Any) -> None:
+        with pytest.raises(ValueError, match="rounds must be >= 1"):
+            check_positive(good=3, rounds=bad)
+
+
+@pytest.mark.req("patterns.max-tokens")
+async def test_every_pattern_refuses_a_max_tokens_below_one() -> None:
+    provider = MockProvider()
+    templates = {
+        "map_prompt_template": "{item}",
+        "reduce_prompt_template": "{mapped_outputs}",
+    }
+    for make in (
+        lambda: consensus(provider, "x", max_tokens=0),
+        lambda: refine_loop(provider, "x", max_tokens=0),
+        lambda: structured(provider, "x", max_tokens=0),
+        lambda: react_loop(provider, "x", max_tokens=0),
+        lambda: map_reduce(provider, [], max_tokens=0, **templates),
+    ):
+        with pytest.raises(ValueError, match="max_tokens must be >= 1"):
+            await make()
+    assert provider.call_count == 0
+
+
+class TestScore:
+    @pytest.mark.parametrize("good", [0, 1, 0.0, 0.5, 1.0])
+    @pytest.mark.req("patterns.score")
+    def test_a_number_from_zero_to_one_is_a_score(self, good: float) -> None:
+        assert validate_score(good) == good
+
+    @pytest.mark.parametrize(
+        "bad", [-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None, 1j]
+    )
+    @pytest.mark.req("patterns.score")
+    def test_everything_else_is_none(self, bad: Any) -> None:
+        with pytest.raises(ValueError, match="Invalid evaluator score"):
+            validate_score(bad)
+
+    def test_any_real_number_counts(self) -> None:
+        from fractions import Fraction
+
+        assert validate_score(Fraction(1, 2)) == 0.5  # type: ignore[arg-type]
+
+
+class TestCheckpoint:
+    @pytest.mark.req("patterns.checkpoints")
+    async def test_it_may_be_sync_or_async_or_missing(self) -> None:
+        seen: list[tuple[int, dict[str, Any]]] = []
+
+        async def later(index: int, state: dict[str, Any]) -> None:
+            await asyncio.sleep(0)
+            seen.append((index, state))
+
+        def now(index: int, state: dict[str, Any]) -> None:
+            seen.append((index, state))
+
+        await run_checkpoint(None, 0, {}, context="x")
+        await run_checkpoint(now, 1, {"a": 1}, context="x")
+        await run_checkpoint(later, 2, {"b": 2}, context="x")
+        assert seen == [(1, {"a": 1}), (2, {"b": 2})]
+
+    @pytest.mark.req("patterns.checkpoints")
+    async def test_its_failure_is_logged_and_changes_nothing(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(_index: int, _state: dict[str, Any]) -> None:
+            raise OSError("disk full")
+
+        with caplog.at_level(logging.WARNING, "executionkit"):
+            await run_checkpoint(broken, 0, {}, context="refine_loop")
+        assert "checkpoint callback of refine_loop failed" in caplog.text
+
+
+async def my_pattern(
+    provider: LLMProvider,
+    prompt: str,
+    *,
+    max_cost: TokenUsage | None = None,
+    **_kwargs: Any,
+) -> PatternResult[str]:
+    """A pattern as users write it."""
+    tracker = CostTracker()
+    response = await checked_complete(
+        provider,
+        [{"role": "user", "content": prompt}],
+        tracker,
+        max_cost,
+        None,
+        temperature=0.2,
+    )
+    return PatternResult(
+        response.content.upper(),
+        cost=tracker.to_usage(),
+        metadata=MappingProxyType({"length": len(response.content)}),
+    )
+
+
+class MyProvider:
+    """A provider as users write it: no inheritance."""
+
+    async def complete(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> LLMResponse:
+        return LLMResponse(f"re: {messages[-1]['content']}", usage=USAGE)
+
+
+class TestExtensionPoints:
+    @pytest.mark.req("patterns.own-provider")
+    async def test_any_class_with_the_method_is_a_provider(self) -> None:
+        assert isinstance(MyProvider(), LLMProvider)
+        assert not isinstance(MyProvider(), ToolCallingProvider)
+        result = await consensus(MyProvider(), "hi", num_samples=2)
+        assert (result.value, result.cost) == ("re: hi", TokenUsage(20, 4, 2))
+
+    @pytest.mark.req("patterns.own-pattern")
+    async def test_a_pattern_of_ones_own_works_alone_and_in_a_pipe(self) -> None:
+        alone = await my_pattern(MyProvider(), "a")
+        assert (alone.value, alone.metadata["length"]) == ("RE: A", 5)
+        both = await pipe(
+            MyProvider(),
+            "a",
+            my_pattern,
+            my_pattern,
+            max_budget=TokenUsage(llm_calls=2),
+        )
+        assert both.value == "RE: RE: A"
+        assert both.cost == TokenUsage(20, 4, 2)
+        with pytest.raises(BudgetExhaustedError):
+            await pipe(
+                MyProvider(),
+                "a",
+                *[my_pattern] * 3,
+                max_budget=TokenUsage(llm_calls=2),
+            )
+
+    @pytest.mark.req("patterns.own-evaluator")
+    async def test_an_evaluator_of_ones_own_scores_with_the_same_provider(self) -> None:
+        async def judge(text: str, provider: LLMProvider) -> float:
+            response = await provider.complete([{"role": "user", "content": text}])
+            return validate_score(0.95 if response.content else 0.0)
+
+        result = await refine_loop(MyProvider(), "hi", evaluator=judge)
+        assert (result.value, result.score) == ("re: hi", 0.95)
+        assert result.cost.llm_calls == 2
+
+
+@pytest.mark.req("patterns.results")
+async def test_the_results_of_all_patterns_are_read_only_and_travel() -> None:
+    """D-33: they can be cached, compared, copied and sent to another process."""
+    provider = ScriptedProvider(lambda _: '{"a": [1]}')
+
+    async def half(_text: str, _provider: object) -> float:
+        return 0.5
+
+    results: list[PatternResult[Any]] = [
+        await consensus(provider, "x"),
+        await refine_loop(provider, "x", evaluator=half, max_iterations=2),
+        await structured(provider, "x"),
+        await map_reduce(
+            provider,
+            ["a"],
+            map_prompt_template="{item}",
+            reduce_prompt_template="{mapped_outputs}",
+        ),
+    ]
+    for result in results:
+        assert pickle.loads(pickle.dumps(result)) == result
+        assert copy.deepcopy(result) == result
+        hash(result)
+        with pytest.raises(TypeError):
+            result.metadata["new"] = 1  # type: ignore[index]
+        for value in result.metadata.values():
+            assert not isinstance(value, list) or _refuses_change(value)
+    with pytest.raises(TypeError):
+        results[2].value["a"].append(2)
+
+
+def _refuses_change(value: list[Any]) -> bool:
+    try:
+        value.append(1)
+    except TypeError:
+        return True
+    return False
