@@ -1032,6 +1032,39 @@ def test_a_deep_schema_works_or_says_that_it_is_too_deep(backend: str) -> None:
             assert check([]) == []
 
 
+@pytest.mark.req("schema.bounded")
+def test_a_stack_that_is_full_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    from executionkit.engine import schema as module
+
+    def full(*_: Any) -> Any:
+        raise RecursionError
+
+    validator = compiled({"title": "full stack"}, "subset")
+    monkeypatch.setattr(validator, "_find", full)
+    (problem,) = validator.validate(1)
+    assert problem.message == "is nested too deeply to be checked"
+    monkeypatch.setattr(module, "check_references", full)
+    with pytest.raises(SchemaError, match="the schema is nested too deeply"):
+        compile_schema({"title": "full stack, not kept"})
+
+
+@pytest.mark.req("schema.bad-schemas")
+def test_any_refusal_of_the_package_is_a_schema_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = pytest.importorskip("jsonschema_rs")
+    real = package.Draft202012Validator
+
+    def refuse(schema: Any, **options: Any) -> Any:
+        if "title" in schema:
+            raise ValueError("Recursion limit reached")
+        return real(schema, **options)
+
+    monkeypatch.setattr(package, "Draft202012Validator", refuse)
+    with pytest.raises(SchemaError, match="Recursion limit reached"):
+        compile_schema({"title": "refused"}, backend="jsonschema-rs")
+
+
 def test_a_schema_error_is_a_value_error_and_survives_pickling() -> None:
     import pickle
 
