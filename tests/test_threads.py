@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from executionkit._threads import ThreadPool
+from executionkit._threads import ThreadPool, run_in_thread
 
 LIMIT = 5
 
@@ -104,3 +104,31 @@ def test_a_loop_closed_before_the_end_is_no_problem() -> None:
     asyncio.run(leave())
     release.set()
     assert asyncio.run(pool.run(lambda: 1)) == 1
+
+
+@pytest.mark.req("threads.bounded")
+async def test_beyond_a_bound_of_overrunning_functions_nothing_new_begins() -> None:
+    """TX-02: leaked threads are bounded."""
+    pool = ThreadPool(max_abandoned=3)
+    release = threading.Event()
+    tasks = [asyncio.create_task(pool.run(release.wait, LIMIT)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert await pool.run(lambda: "others go on") == "others go on"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    with pytest.raises(RuntimeError, match="3 functions that overran"):
+        await pool.run(lambda: "never")
+    assert pool.stats().busy == 0
+    release.set()
+    async with asyncio.timeout(LIMIT):
+        while pool.stats().abandoned:
+            await asyncio.to_thread(release.wait, 0.001)
+        assert await pool.run(lambda: "again") == "again"
+
+
+async def test_any_name_may_be_a_keyword_of_the_function() -> None:
+    pool = ThreadPool()
+    made: dict[str, int] = await pool.run(dict, function=1, self=2, args=3)
+    assert made == {"function": 1, "self": 2, "args": 3}
+    assert await run_in_thread(dict, function=1) == {"function": 1}

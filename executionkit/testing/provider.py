@@ -13,18 +13,22 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from executionkit._llm import LLMResponse
 from executionkit.calls import ToolCall
 
 __all__ = ("Request", "ScriptedProvider", "tool_call_reply")
 
-Reply: TypeAlias = "str | LLMResponse | BaseException"
-"""What a step of a script gives: a text, a whole response, or an error to raise."""
+Reply: TypeAlias = "str | LLMResponse | BaseException | Sequence[str | BaseException]"
+"""What a step of a script gives: a text, a whole response, an error to raise, or the
+pieces of a streamed text, with an error to break off with."""
 
-Script: TypeAlias = "Iterable[Reply] | Callable[[Request], Any]"
+Script: TypeAlias = "Iterable[Reply] | AsyncIterator[Reply] | Callable[[Request], Any]"
+
+_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,17 @@ class ScriptedProvider:
     """Answers as a script says, and records every request.
 
     Args:
-        script: A list or generator of replies, used one after another; or a function
-            (sync or async) from the `Request` to a reply. A reply is a text, an
-            `LLMResponse`, or an exception, which is raised.
-        usage: The usage of replies given as texts.
+        script: A list or generator (sync or async) of replies, used one after another;
+            or a function (sync or async) from the `Request` to a reply. A reply is a
+            text, an `LLMResponse`, an exception, which is raised, or a list of pieces
+            for `stream`, an exception among them to break off in the middle.
+        usage: The usage of replies that are no `LLMResponse`.
         supports_tools: Whether it claims to call tools.
 
     A script that has run out fails the test with `AssertionError`.
+
+    Raises:
+        TypeError: When the script is a text: its letters would be the replies.
     """
 
     supports_tools: bool
@@ -84,19 +92,24 @@ class ScriptedProvider:
         usage: Mapping[str, Any] | None = None,
         supports_tools: bool = True,
     ) -> None:
+        if isinstance(script, (str, LLMResponse)):
+            msg = f"`script` must be a list of replies, got a {type(script).__name__}"
+            raise TypeError(msg)
         self._answer: Callable[[Request], Any] | None = None
-        self._steps: Iterator[Reply] = iter(())
+        self._steps: Iterator[Any] | AsyncIterator[Any] = iter(())
         if callable(script):
             self._answer = script
+        elif isinstance(script, AsyncIterator):
+            self._steps = script
         else:
             self._steps = iter(script)
         self._usage = dict(usage or {})
         self.supports_tools = supports_tools
         self.requests: list[Request] = []
-        self.active: int = 0
+        self.active = 0
         """Requests being answered right now."""
 
-        self.peak: int = 0
+        self.peak = 0
         """The most requests that were being answered at once."""
 
     async def complete(
@@ -109,12 +122,12 @@ class ScriptedProvider:
         **kwargs: Any,
     ) -> LLMResponse:
         request = self._record(messages, temperature, max_tokens, tools, kwargs)
-        self.active += 1
-        self.peak = max(self.peak, self.active)
-        try:
-            return await self._reply(request)
-        finally:
-            self.active -= 1
+        with self._answering():
+            pieces, response = _spoken(await self._reply(request), self._usage)
+            for piece in pieces:
+                if isinstance(piece, BaseException):
+                    raise piece
+            return response
 
     async def stream(
         self,
@@ -126,13 +139,25 @@ class ScriptedProvider:
         usage_sink: list[LLMResponse] | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[str]:
-        """Yield the reply word by word."""
+        """Yield the reply word by word, or in the pieces that the script gives."""
         request = self._record(messages, temperature, max_tokens, tools, kwargs)
-        response = await self._reply(request)
-        for piece in re.findall(r"\S+\s*|\s+", response.content):
-            yield piece
+        with self._answering():
+            pieces, response = _spoken(await self._reply(request), self._usage)
+            for piece in pieces:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
         if usage_sink is not None:
             usage_sink.append(response)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        self.active += 1
+        self.peak = max(self.peak, self.active)
+        try:
+            yield
+        finally:
+            self.active -= 1
 
     def _record(
         self,
@@ -154,21 +179,35 @@ class ScriptedProvider:
         self.requests.append(request)
         return request
 
-    async def _reply(self, request: Request) -> LLMResponse:
+    async def _reply(self, request: Request) -> Any:
         if self._answer is not None:
             reply = self._answer(request)
-            if inspect.isawaitable(reply):
-                reply = await reply
+            return await reply if inspect.isawaitable(reply) else reply
+        if isinstance(self._steps, AsyncIterator):
+            reply = await anext(self._steps, _END)
         else:
-            reply = next(self._steps, None)
-            if reply is None:
-                msg = f"the script has no reply for request {request.number}"
-                raise AssertionError(msg)
-        if isinstance(reply, BaseException):
-            raise reply
-        if isinstance(reply, str):
-            return LLMResponse(reply, usage=self._usage)
-        if not isinstance(reply, LLMResponse):
-            msg = f"a reply must be a text, LLMResponse or exception, got {reply!r}"
-            raise TypeError(msg)
+            reply = next(self._steps, _END)
+        if reply is _END:
+            msg = f"the script has no reply for request {request.number}"
+            raise AssertionError(msg)
         return reply
+
+
+def _spoken(
+    reply: Any, usage: Mapping[str, Any]
+) -> tuple[Sequence[str | BaseException], LLMResponse]:
+    """The pieces of a reply, and the whole of it."""
+    if isinstance(reply, BaseException):
+        return [reply], LLMResponse("")
+    if isinstance(reply, (list, tuple)):
+        said = [piece for piece in reply if isinstance(piece, str)]
+        return reply, LLMResponse("".join(said), usage=usage)
+    if isinstance(reply, str):
+        reply = LLMResponse(reply, usage=usage)
+    if not isinstance(reply, LLMResponse):
+        msg = (
+            "a reply must be a text, an LLMResponse, an exception or a list of pieces, "
+            f"got {reply!r}"
+        )
+        raise TypeError(msg)
+    return re.findall(r"\S+\s*|\s+", reply.content), reply
