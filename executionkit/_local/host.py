@@ -185,8 +185,6 @@ class _Crew:
         self.finished.set()
 
     def _run(self, job: Job) -> None:
-        if job.stopped:
-            return
         with self._lock:
             closed = self._closed
             if not closed:

@@ -256,9 +256,11 @@ class TestClosing:
         gone = weakref.ref(engines[0])
         host = EngineHost(lambda: (engines.pop(), INFO), 2)
         await pieces_of(host.submit(b"{}"))
+        crew = host._crew
         await host.aclose()
         gc.collect()
-        assert gone() is None
+        assert gone() is None, "it has ended when `aclose` returns"
+        assert crew is not None
 
     async def test_a_failure_does_not_keep_the_engine(self, fake: Any) -> None:
         engines = [fake.engine(RuntimeError("refused"))]
