@@ -74,7 +74,7 @@ class Server:
         """Wait until the engine generates something, or nothing."""
         async with asyncio.timeout(20):
             # Another program's state has no event to wait for.
-            while bool(await asyncio.to_thread(self.busy)) is not busy:  # noqa: ASYNC110
+            while bool(await asyncio.to_thread(self.busy)) is not busy:
                 await asyncio.sleep(0.05)
 
     def provider(self, form: str, transport: str, **settings: Any) -> Any:
