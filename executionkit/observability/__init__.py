@@ -11,14 +11,17 @@ from executionkit.observability._events import TraceCallback, TraceEvent, emit_t
 from executionkit.observability._sinks import JsonlTraceSink, MemoryTraceSink
 from executionkit.observability._spans import (
     LLM_CALL_SPAN_NAME,
+    TOOL_SPAN_NAME,
     Span,
     SpanScope,
     llm_span,
     record_llm_span_attributes,
+    tool_span,
 )
 
 __all__ = (
     "LLM_CALL_SPAN_NAME",
+    "TOOL_SPAN_NAME",
     "JsonlTraceSink",
     "MemoryTraceSink",
     "Span",
@@ -28,4 +31,5 @@ __all__ = (
     "emit_trace",
     "llm_span",
     "record_llm_span_attributes",
+    "tool_span",
 )

@@ -14,14 +14,19 @@ from executionkit._redact import redact, redact_exception_text
 
 __all__ = (
     "LLM_CALL_SPAN_NAME",
+    "TOOL_SPAN_NAME",
     "Span",
     "SpanScope",
     "llm_span",
     "record_llm_span_attributes",
+    "tool_span",
 )
 
 LLM_CALL_SPAN_NAME: Final = "llm.call"
 """The name of the span of one model call."""
+
+TOOL_SPAN_NAME: Final = "execute_tool"
+"""The name of the span of one tool call."""
 
 _TRACER_NAME: Final = "executionkit"
 
@@ -122,6 +127,43 @@ def llm_span(model: str) -> SpanScope:
     Its status becomes ERROR, with the redacted text, when the block raises.
     """
     return SpanScope(LLM_CALL_SPAN_NAME, _model_attributes(model))
+
+
+def tool_span(tool: str, call_id: str) -> SpanScope:
+    """A span of one tool call, for `with`; gives None without OpenTelemetry.
+
+    Its parent is the span that is current where the call was made. Its status becomes
+    ERROR, with the redacted text, when the block raises.
+    """
+    if _nobody_records():
+        return _NO_SPAN
+    return SpanScope(TOOL_SPAN_NAME, {"tool.name": tool, "tool.call_id": call_id})
+
+
+def _nobody_records() -> bool:
+    """Whether no SDK is set up. A span would cost more than many a tool then."""
+    trace = _opentelemetry()
+    try:
+        return trace is None or (
+            type(trace.get_tracer_provider()) is trace.ProxyTracerProvider
+        )
+    except Exception:  # noqa: BLE001 - a span never changes the run
+        return False
+
+
+class _NoSpan(SpanScope):
+    """A scope without a span; one serves all calls."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_exc: object) -> None:
+        return None
+
+
+_NO_SPAN: Final = _NoSpan(TOOL_SPAN_NAME, {})
 
 
 def record_llm_span_attributes(

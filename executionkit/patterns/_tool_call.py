@@ -14,6 +14,7 @@ from executionkit._threads import run_in_thread
 from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
 from executionkit.context import remaining_deadline
 from executionkit.errors import ErrorCode, ToolExecutionError, ToolTimeoutError
+from executionkit.observability import tool_span
 from executionkit.patterns._generators import Progress, ProgressCallback
 from executionkit.types import thaw
 
@@ -43,6 +44,10 @@ def is_async(function: object) -> bool:
         inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item)
         for item in candidates
     )
+
+
+class _NoJsonError(Exception):
+    """What a tool returned cannot be shown to a model; never leaves this module."""
 
 
 class ToolRun:
@@ -121,8 +126,10 @@ class ToolRun:
     async def _run(self, *, on_loop: bool) -> None:
         self._begun = True
         try:
-            value = await self._invoke(on_loop=on_loop)
-            result = self._success(value)
+            with tool_span(self._call.name, self._call.id):
+                result = self._success(await self._invoke(on_loop=on_loop))
+        except _NoJsonError as exc:
+            result = self._failed(ErrorCode.TOOL_RESULT_ERROR, str(exc), exc.__cause__)
         except asyncio.CancelledError as exc:
             # Nobody but this class cancels the task, save a loop that shuts down, and
             # then the caller is cancelled too: any other cancellation is the tool's.
@@ -209,22 +216,23 @@ class ToolRun:
         duration = self._clock.monotonic() - self._began
         try:
             text = render_result(value)
+            result = ToolResult(
+                tool=self._call.name,
+                result=value,
+                call_id=self._call.id,
+                start_time=self._started,
+                end_time=self._started + duration,
+                duration=duration,
+            )
         except (TypeError, ValueError, RecursionError) as exc:
-            text = (
+            msg = (
                 f"Tool '{self._call.name}' returned {type(value).__name__}, "
                 f"which cannot be written as JSON: {exc}"
             )
-            return self._failed(ErrorCode.TOOL_RESULT_ERROR, text, exc)
+            raise _NoJsonError(msg) from exc
         if self.result is None:  # else the caller has been told of a time-out
             self.text = text
-        return ToolResult(
-            tool=self._call.name,
-            result=value,
-            call_id=self._call.id,
-            start_time=self._started,
-            end_time=self._started + duration,
-            duration=duration,
-        )
+        return result
 
     def _failure(self, exc: BaseException) -> ToolResult:
         name = self._call.name
@@ -248,7 +256,7 @@ class ToolRun:
         self,
         code: ErrorCode,
         text: str,
-        exc: BaseException,
+        exc: BaseException | None,
         details: Mapping[str, Any] | None = None,
     ) -> ToolResult:
         duration = self._clock.monotonic() - self._began

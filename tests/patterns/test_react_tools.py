@@ -498,8 +498,13 @@ class TestFailures:
     async def test_a_value_without_end_is_an_error(self) -> None:
         ring: list[Any] = []
         ring.append(ring)
-        result = await run_one(AsyncMock(return_value=ring))
-        assert result.error_code is ErrorCode.TOOL_RESULT_ERROR
+        deep: list[Any] = []
+        for _ in range(2000):
+            deep = [deep]
+        for value in (ring, deep):
+            result = await run_one(AsyncMock(return_value=value))
+            assert result.error_code is ErrorCode.TOOL_RESULT_ERROR
+            assert str(result.error).startswith("Tool 't' returned list, which")
 
 
 async def count_async(steps: int = 2) -> AsyncIterator[str]:
