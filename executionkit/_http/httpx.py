@@ -159,6 +159,12 @@ class _Clients:
             client = self._by_proxy[proxy] = self._make(proxy)
         return client
 
+    def names_whole_url(self, call: Call) -> bool:
+        """Whether the request line may have to hold the whole URL (for a proxy)."""
+        if call.target.scheme == "https":
+            return False
+        return self._given is not None or bool(self._proxies.for_target(call.target))
+
     def _make(self, proxy: Proxy | None) -> Any:
         library = self._library
         try:
@@ -286,12 +292,20 @@ class HttpxTransport(BaseTransport[_Clients]):
             "write": None,
             "pool": None,
         }
+        extensions: dict[str, Any] = {"timeout": limits}
+        address, mark, _query = call.target.url.partition("?")
+        if mark and not client.names_whole_url(call):
+            # httpx logs the address of each request, and a query may hold a key. The
+            # address goes without it, the request line has it.
+            extensions["target"] = call.target.path.encode("ascii")
+        else:
+            address = call.target.url
         request = library.Request(
             call.method,
-            _url(library, call.target.url),
+            _url(library, address),
             headers=call.headers,
             content=call.body,
-            extensions={"timeout": limits},
+            extensions=extensions,
         )
         token = _attempt.set(attempt)
         try:
