@@ -20,9 +20,11 @@ from executionkit.engine._json.rank import MAX_SHORT
 from executionkit.engine._json.repair import LITERALS
 from executionkit.engine._json.scan import Scan
 from executionkit.engine._json.strict import (
+    SHORT,
     Failure,
     attempt,
     attempt_near,
+    count_brackets,
     loads_json,
     scan,
     skip_space,
@@ -63,9 +65,6 @@ class JsonFinding:
 _FENCE: Final = re.compile(r"(`{3,}|~{3,})(?:json[\w-]*)?[ \t]*\n?", re.IGNORECASE)
 _WORD: Final = re.compile(r"\w+")
 _BLANK: Final = "\ufeff \t\r\n"
-_SURELY_SHALLOW: Final = 2 * MAX_JSON_DEPTH
-_BRACKETS: Final = frozenset("{[")
-_BRACKET_OR_TAG: Final = re.compile(r"[{\[<]")
 _PLAIN_REST: Final = re.compile(r"(?!\s*+[,\]}])[^{\[<]*+\Z")
 _SHOWN: Final = 300
 
@@ -149,29 +148,32 @@ def _first_value(text: str) -> tuple[int, JsonValue, int, bool] | None:
     It is settled when nothing else in the text could be JSON, reasoning, or something
     around it. That is the common case, so it takes two searches and no more.
     """
-    start = 0
-    if text[:1] not in _BRACKETS:
-        found = _BRACKET_OR_TAG.search(text)
-        if found is None:
-            return None
-        start = found.start()
+    brace = text.find("{")
+    bracket = text.find("[") if brace < 0 else text.find("[", 0, brace)
+    start = brace if bracket < 0 else bracket
+    if start < 0 or text.find("<", 0, start) >= 0:
+        return None
     try:
         value, end = scan(text, start)
     except (StopIteration, ValueError, RecursionError):
         return None
-    settled = (start == 0 and end == len(text)) or (
-        _PLAIN_REST.match(text, end) is not None and not _is_weak(value, end - start)
-    )
-    if end - start > _SURELY_SHALLOW and too_deep(value, end - start):
-        settled = False
-    return start, value, end, settled
+    size = end - start
+    if size != len(text) and (
+        _PLAIN_REST.match(text, end) is None
+        or size <= MAX_SHORT
+        or (len(value) == 1 if type(value) is list else _may_be_schema(value))
+    ):
+        return start, value, end, False
+    # A level takes two brackets. The rest of `too_deep` is for what has many.
+    if size <= 2 * MAX_JSON_DEPTH or (
+        size <= SHORT and count_brackets(text) <= 2 * MAX_JSON_DEPTH
+    ):
+        return start, value, end, True
+    return start, value, end, not too_deep(value, text, start, end)
 
 
-def _is_weak(value: JsonValue, size: int) -> bool:
-    """Whether a value could weigh less than content; it is weighed exactly later."""
-    if isinstance(value, list):
-        return len(value) == 1 or size <= MAX_SHORT
-    return not value or "type" in value or "$schema" in value or "$defs" in value
+def _may_be_schema(value: JsonValue) -> bool:
+    return "type" in value or "$schema" in value or "$defs" in value
 
 
 def _find_in(

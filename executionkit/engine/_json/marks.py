@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Final
 
-from executionkit.engine._json.strings import COMMENT, QUOTED, QUOTES
+from executionkit.engine._json.strings import QUOTED, QUOTES
 
 __all__ = (
     "BROKEN",
@@ -21,20 +21,21 @@ _QUOTES: Final = "".join(sorted(QUOTES))
 _ATOM: Final = "-?[0-9]|-?Infinity|NaN|true|false|null"
 _WORD: Final = r'"[^"\\\n{}\[\]]{0,60}+"'
 _HALF: Final = r'"[\w $-]{1,60}+'
+_COMMENT: Final = r"//|/\*|\#[ #!]"
 _PYTHON: Final = "None|True|False"
 
 # Each alternative begins with one plain character: the search skips by those.
 _FENCE: Final = r"```json[\w-]*+\s*+[\[{]|~~~json[\w-]*+\s*+[\[{]"
 
 OPENER: Final = re.compile(
-    rf"\{{(?=\s*+[{_QUOTES}}}])|\[(?=\s*+(?:[{_QUOTES}\[{{\]]|{_ATOM}))|{_FENCE}"
+    rf"\{{(?=\s*+[{_QUOTES}}},])|\[(?=\s*+(?:[{_QUOTES}\[{{\],]|{_ATOM}))|{_FENCE}"
 )
 """A bracket that opens JSON, or what was meant to be; the match ends with it."""
 
 LOOSE_OPENER: Final = re.compile(
-    rf"\{{(?=\s*+(?:[{_QUOTES}}}]|{COMMENT}|\\\"|[\w$-]{{1,100}}+\s*+:"
+    rf"\{{(?!\{{)(?=\s*+(?:[{_QUOTES}}},]|{_COMMENT}|\\\"|[\w$-]{{1,100}}+\s*+:"
     r"|[A-Za-z][\w ()-]*+\"))"
-    rf"|\[(?=\s*+(?:[{_QUOTES}\[{{\]]|{_ATOM}|{_PYTHON}|[+.][.0-9]|{COMMENT}|\\\"))"
+    rf"|\[(?=\s*+(?:[{_QUOTES}\[{{\],]|{_ATOM}|{_PYTHON}|[+.][.0-9]|{_COMMENT}|\\\"))"
     rf"|{_FENCE}"
 )
 """A bracket that opens something which can perhaps be mended."""

@@ -118,7 +118,7 @@ def mend(text: str, start: int, stop: int, *, close: bool = False) -> Mended:
         return _mend_escaped(text, start, stop)
     reader = _Reader(text, stop, close=close)
     mended = reader.read(start)
-    if too_deep(mended.value, mended.end - start):
+    if too_deep(mended.value, text, start, mended.end):
         raise UnreadableError(start, TOO_DEEP)
     return mended
 
@@ -252,10 +252,8 @@ class _Reader:
         frame.comma = -1
         if frame.closer == "}":
             frame.key, pos = self._key(pos)
-            pos = self._need(pos)
-            if self._text[pos] != ":":
-                raise UnreadableError(pos, "a missing colon")
-            pos = self._need(pos + 1)
+            colon = self._need(pos)  # a key ends only before one
+            pos = self._need(colon + 1)
         return self._value(pos)
 
     def _next(self, pos: int) -> int:
@@ -341,7 +339,8 @@ class _Reader:
         found = _ATOM.match(self._text, pos, self._stop)
         if found is None:
             raise UnreadableError(pos, f"an unexpected {self._text[pos]!r}")
-        if found.end() >= self._stop:
+        # Where a line ends with the fence, the value is whole.
+        if found.end() >= self._stop and not self._text.startswith("\n", self._stop):
             raise UnreadableError(pos, "an unfinished value", ended=True)
         word = found.group()
         if word in LITERALS:

@@ -47,13 +47,15 @@ _CLOSING: Final = "close"
 _MANY_FAILURES: Final = 16
 """From here on failures must be cheap."""
 
-_MAX_PLACES: Final = 16_384
+_MAX_PLACES: Final = 4096
 """After so many values only the end of the text is searched, where answers are."""
 
-_FAILURE_PLACES: Final = 4
+_FAILURE_PLACES: Final = 2
 """A failure costs as much as so many values."""
 
-_TAIL: Final = 65_536
+_TAILS: Final = (2048, 65_536)
+"""How much the end is, from last to first: even that may be full of such values."""
+
 _MAX_BAD_MENDS: Final = 64
 _MAX_OPEN_FENCES: Final = 64
 """After so many fences without end, no further end is looked for."""
@@ -94,7 +96,7 @@ class Scan:
         self._places = 0
         self._failures = 0
         self._bad_mends = 0
-        self._skipped = False
+        self._tails = list(_TAILS)
         self._lead = skip_space(text, text.startswith("\ufeff"))
         self._tag: re.Match[str] | None = None
         self._tag_known = False
@@ -111,12 +113,9 @@ class Scan:
             pos = self._after_reasoning(start)
             if pos == start:
                 pos = self._look(start, fenced=found.end() - found.start() > 1)
-            if self._places > _MAX_PLACES:
-                if self._skipped:
-                    break
-                self._skipped = True
+            if self._places > _MAX_PLACES and self._tails:
+                pos = max(pos, len(text) - self._tails.pop())
                 self._places = 0
-                pos = max(pos, len(text) - _TAIL)
         self._after_reasoning(len(text))
         if self.best and self.choice.weight < Weight.BROKEN and not self._repair:
             self._doubt()
@@ -137,7 +136,8 @@ class Scan:
     @property
     def ambiguous(self) -> bool:
         """Whether the best value is only one of several, as far as was looked."""
-        unsure = self._skipped or self._bad_mends >= _MAX_BAD_MENDS
+        skipped = len(self._tails) < len(_TAILS)
+        unsure = skipped or self._bad_mends >= _MAX_BAD_MENDS
         return self.choice.tied or unsure
 
     @property
@@ -180,7 +180,7 @@ class Scan:
             return self._look_inside(start, outcome, fenced=fenced)
         self._places += 1
         value, end = outcome
-        deep = TOO_DEEP if too_deep(value, end - start) else ""
+        deep = TOO_DEEP if too_deep(value, self._text, start, end) else ""
         notes = self._doubled_brace(start) if self._repair else ()
         self.choice.see(Sighting(value, start, end, notes, deep))
         return self._step_over(end)
@@ -219,7 +219,8 @@ class Scan:
             at, closed = skip_tokens(text, start)
             cut = not closed and at >= len(text)
         self.work += at - start
-        if (meant or self._repair) and not deep:
+        whole = cut and at >= len(text)  # the text is valid as far as it goes
+        if (meant or self._repair) and not deep and (self._may_close or not whole):
             end = self._mend(start, meant=meant)
             if end:
                 return self._step_over(end)
@@ -231,7 +232,7 @@ class Scan:
         elif meant:
             problem = f"broken at character {at}: {reason}"
             self._see_broken(start, at, problem, weight=Weight.BROKEN)
-        if cut and at >= len(text):
+        if cut and whole:
             return at  # all that is in it is a part of it
         if meant:
             self.choice.break_off()

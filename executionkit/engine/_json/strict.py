@@ -16,6 +16,7 @@ from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.types import JsonValue
 
 __all__ = (
+    "SHORT",
     "SPACE",
     "STRING",
     "TOO_DEEP",
@@ -23,6 +24,7 @@ __all__ = (
     "Reading",
     "attempt",
     "attempt_near",
+    "count_brackets",
     "loads_json",
     "scan",
     "skip_space",
@@ -47,9 +49,11 @@ _TOKENS: Final = re.compile(
 )
 _BRACKETS: Final = re.compile(rf"[\[{{]++|[\]}}]++|{STRING}")
 _START: Final = re.compile(r"\ufeff?[ \t\n\r]*+")
-_BLANK_OR_MARK: Final = "\ufeff \t\r\n"
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NARROW: Final = 8
-_SMALL: Final = 3072
+SHORT: Final = 3072
+"""Characters up to which counting brackets is cheaper than looking at the value."""
+
 _FIRST_WINDOW: Final = 512
 _WINDOW_GROWTH: Final = 8
 # No token but a string or a number can be cut by the end of a window and fail further
@@ -173,6 +177,11 @@ def _closing(text: str, start: int, stop: int) -> int:
 _CONTAINERS: Final = frozenset({dict, list})
 
 
+def count_brackets(text: str) -> int:
+    """Brackets in a text, those in strings too."""
+    return len(text.encode("ascii", "ignore").translate(None, _NOT_BRACKETS))
+
+
 def too_deep(
     value: JsonValue, text: str, start: int, end: int, limit: int = MAX_JSON_DEPTH
 ) -> bool:
@@ -192,12 +201,12 @@ def too_deep(
         limit: Levels allowed; a container without containers is one level.
     """
     size = end - start
+    if type(value) is not dict and type(value) is not list:
+        return False
     if size <= 2 * limit:  # a level takes two brackets
         return False
-    if size <= _SMALL:
-        opened = text.count("{", start, end) + text.count("[", start, end)
-        if opened <= limit:
-            return False
+    if size <= SHORT and count_brackets(text[start:end]) <= 2 * limit:
+        return False
     effort = size // 1024
     todo: list[tuple[Any, int]] = [(value, 1)]
     last = 0
@@ -218,7 +227,7 @@ def too_deep(
         todo += [
             (item, depth)
             for item in inside
-            if (type(item) is dict or type(item) is list) and item
+            if (type(item) is dict or type(item) is list) and (item or depth > limit)
         ]
     return False
 
@@ -243,26 +252,30 @@ def loads_json(
         ValueError: When `data` is not such a text.
     """
     text = data if isinstance(data, str) else _decode(data)
-    outcome = _whole(text)
+    try:
+        value, end = scan(text, 0)
+    except (StopIteration, ValueError, RecursionError):
+        end = -1
+        value = None
+    if end != len(text):
+        value = _read_whole(text)
+        end = len(text)
+    if end > 2 * max_depth and too_deep(value, text, 0, end, max_depth):
+        msg = f"not valid JSON: nested deeper than {max_depth} levels"
+        raise ValueError(msg)
+    return value
+
+
+def _read_whole(text: str) -> JsonValue:
+    """Read a text that is not simply one value from its first to its last character."""
+    outcome = attempt(text, _START.match(text).end())  # type: ignore[union-attr]
     if not isinstance(outcome, Failure):
-        value, end = outcome
-        if end <= 2 * max_depth or not too_deep(value, text, 0, end, max_depth):
-            return value
-        outcome = Failure(-1, f"nested deeper than {max_depth} levels")
+        end = skip_space(text, outcome[1])
+        if end == len(text):
+            return outcome[0]
+        outcome = Failure(end, "Extra data")
     msg = f"not valid JSON: {outcome.describe(text)}"
     raise ValueError(msg)
-
-
-def _whole(text: str) -> Reading | Failure:
-    start = 0
-    if text[:1] in _BLANK_OR_MARK:
-        start = _START.match(text).end()  # type: ignore[union-attr]
-    outcome = attempt(text, start)
-    size = len(text)
-    if isinstance(outcome, Failure) or outcome[1] == size:
-        return outcome
-    end = skip_space(text, outcome[1])
-    return Failure(end, "Extra data") if end != size else (outcome[0], size)
 
 
 def _decode(data: bytes | bytearray) -> str:

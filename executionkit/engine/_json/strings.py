@@ -88,8 +88,11 @@ _UP_TO: Final = {
 }
 
 _STRICT: Final = re.compile(STRING)
-COMMENT: Final = r"(?://[^\n]*+|\#[ #!][^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)"
-"""A comment of C, or of Python or YAML."""
+COMMENT: Final = (
+    r"(?:(?://|\#[ #!])[^\n]{0,2000}+(?=\n|\Z)"
+    r"|/\*(?:[^*]|\*(?!/)){0,2000}+\*/)"
+)
+"""A comment of C, or of Python or YAML; the bound keeps many open ones cheap."""
 
 _QUIET: Final = re.compile(rf"(?:[\s\ufeff\u200b-\u200d\u2060]++|{COMMENT})*+")
 
@@ -243,6 +246,7 @@ def _escape(piece: str, start: int, escapes: set[str], notes: dict[str, None]) -
         notes[f"changed an escape \\{kind} inside of a string"] = None
         return json.dumps(chr(int(piece.lstrip("\\xU"), 16)))[1:-1]
     if kind in QUOTES and kind != '"':
+        notes["removed a backslash before a quote inside of a string"] = None
         return kind
     if kind in '"\\/':
         return piece
