@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from executionkit.compose import pipe
@@ -65,7 +65,7 @@ def structured_sync(
 
 
 def map_reduce_sync(
-    provider: LLMProvider, inputs: Iterable[str], **kwargs: Any
+    provider: LLMProvider, inputs: Iterable[str] | AsyncIterable[str], **kwargs: Any
 ) -> PatternResult[str]:
     """`map_reduce` in an event loop of its own; refuses inside a running one."""
     return _run(provider, lambda: map_reduce(provider, inputs, **kwargs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
@@ -117,7 +117,7 @@ class Kit:
         return await self._run(lambda: structured(self.provider, prompt, **kwargs))
 
     async def map_reduce(
-        self, inputs: Iterable[str], **kwargs: Any
+        self, inputs: Iterable[str] | AsyncIterable[str], **kwargs: Any
     ) -> PatternResult[str]:
         """`map_reduce` over the kit's provider."""
         return await self._run(lambda: map_reduce(self.provider, inputs, **kwargs))

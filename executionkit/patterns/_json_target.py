@@ -57,13 +57,10 @@ class Target:
             plain = thaw(dict(schema))
         else:
             plain, build = schema_for_type(schema)
-        check: Validator | None = compile_schema(plain)
-        if isinstance(check, RefusingValidator):
-            # A model checks its values by itself; for all else no reply could pass.
-            if not hasattr(schema, "model_validate"):
-                msg = str(check.validate(None)[0])
-                raise MissingExtraError(msg, extra="jsonschema")
-            check = None
+        check = compile_schema(plain)
+        if isinstance(check, RefusingValidator):  # no reply could pass
+            msg = str(check.validate(None)[0])
+            raise MissingExtraError(msg, extra="jsonschema")
         return cls(plain, check, build, _choice(plain))
 
     def problems(self, value: Any) -> str:

@@ -96,7 +96,7 @@ def parse_rating(text: str, *, complete: bool = True) -> float:
     Warns:
         UserWarning: When the reply is not a bare number.
     """
-    reply = text.strip()[:_MAX_REPLY]
+    reply = text.strip()[-_MAX_REPLY:]  # the rating comes last
     rating = _bare(reply)
     if rating is None:
         rating = _in_prose(reply, complete=complete)

@@ -22,6 +22,7 @@ from executionkit import (
     CostTracker,
     ExecutionContext,
     ExecutionKitError,
+    Kit,
     LLMProvider,
     LLMResponse,
     MockProvider,
@@ -46,6 +47,7 @@ from executionkit import (
     validate_score,
 )
 from executionkit.cost import Budget, collecting_lost_cost
+from executionkit.engine.retry import with_retry
 from executionkit.errors import (
     BadResponseError,
     DeadlineExceededError,
@@ -270,9 +272,10 @@ class TestBudget:
             seen.append(kwargs["input_tokens"])
             return await admit(*args, **kwargs)
 
-        tracker = _Spied(spy)  # type: ignore[assignment]
+        tracker = _Spied(spy)
         call = {"id": "1", "function": {"name": "f", "arguments": "y" * 400}}
-        messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        asked: dict[str, Any] = {"role": "assistant", "content": None}
+        messages = [*ASK, {**asked, "tool_calls": [call]}]
         await checked_complete(
             provider, messages, tracker, TokenUsage(10_000), None, tools=[call]
         )
@@ -416,9 +419,8 @@ class TestRetries:
 
         class Retrying:
             async def complete(self, messages: Any, **options: Any) -> LLMResponse:
-                return await executionkit.engine.retry.with_retry(
-                    bottom.complete, RetryConfig(), messages, **options
-                )
+                config = RetryConfig()
+                return await with_retry(bottom.complete, config, messages, **options)
 
         calls = Calls(Retrying())
         with pytest.raises(ProviderError) as caught:
@@ -561,7 +563,7 @@ class TestTrace:
     @pytest.mark.req("D-38", "call.trace")
     async def test_each_attempt_has_its_own_pair(self, auto_clock: FakeClock) -> None:
         """D-38: three starts are three ends."""
-        script = [ProviderError("1"), ProviderError("2"), "yes"]
+        script: list[Any] = [ProviderError("1"), ProviderError("2"), "yes"]
         calls = Calls(ScriptedProvider(script))
         await calls()
         assert [
@@ -1252,8 +1254,8 @@ class TestOptions:
         )
         assert len(provider.requests) == 5
         for request in provider.requests:
-            assert request.temperature is OMIT
-            assert request.max_tokens is OMIT
+            seen: tuple[Any, Any] = (request.temperature, request.max_tokens)
+            assert seen == (OMIT, OMIT)
 
     @pytest.mark.parametrize("bad", [0, -1, True, 1.0, "4"])
     @pytest.mark.req("patterns.max-tokens")
@@ -1274,7 +1276,7 @@ class TestOptions:
 @pytest.mark.req("patterns.max-tokens")
 async def test_every_pattern_refuses_a_max_tokens_below_one() -> None:
     provider = MockProvider()
-    templates = {
+    templates: dict[str, Any] = {
         "map_prompt_template": "{item}",
         "reduce_prompt_template": "{mapped_outputs}",
     }
@@ -1455,3 +1457,76 @@ def _refuses_change(value: list[Any]) -> bool:
     except TypeError:
         return True
     return False
+
+
+class TestGuide:
+    """The examples of the guide to execution controls, as they stand there."""
+
+    @pytest.mark.req("guide.retries")
+    async def test_retries(self, auto_clock: FakeClock) -> None:
+        retry = RetryConfig(
+            max_retries=2,
+            base_delay=0.5,
+            max_delay=10.0,
+            exponential_base=2.0,
+            retryable=(RateLimitError, ProviderError),
+        )
+        provider = ScriptedProvider([ProviderError("1"), ProviderError("2"), "yes"])
+        result = await consensus(provider, "?", num_samples=1, retry=retry)
+        assert (result.value, result.cost.llm_calls) == ("yes", 3)
+        first, second = auto_clock.sleeps
+        assert 0 <= first <= 0.5
+        assert 0 <= second <= 1.0
+
+    @pytest.mark.req("guide.pace-each-attempt")
+    async def test_pace_each_provider_attempt(self, auto_clock: FakeClock) -> None:
+        bucket = TokenBucket(rate=2.0, capacity=4.0)
+        retry = RetryConfig(rate_limit_strategy=bucket)
+        times: list[float] = []
+
+        async def answer(_request: Request) -> str:
+            times.append(auto_clock.monotonic())
+            return "yes"
+
+        begun = auto_clock.monotonic()
+        await consensus(
+            ScriptedProvider(answer),
+            "?",
+            num_samples=6,
+            max_concurrency=6,
+            retry=retry,
+        )
+        waited = [round(moment - begun, 3) for moment in sorted(times)]
+        assert waited == [0, 0, 0, 0, 0.5, 1.0]
+
+    @pytest.mark.req("guide.pace-kit")
+    async def test_pace_top_level_kit_methods(self, auto_clock: FakeClock) -> None:
+        """One token for a call of a method, whatever it dispatches."""
+        bucket = TokenBucket(rate=2.0, capacity=4.0)
+        kit = Kit(ScriptedProvider(lambda _: "yes"), rate_limiter=bucket)
+        await kit.consensus("?", num_samples=5)
+        assert bucket.stats().available == pytest.approx(3.0)
+
+    @pytest.mark.req("guide.cumulative-usage")
+    async def test_cumulative_usage(self) -> None:
+        kit = Kit(ScriptedProvider(lambda _: "9", usage=USAGE))
+        first = await kit.consensus("Return only the result of 6 * 7.", num_samples=3)
+        second = await kit.refine("Explain that result.", max_iterations=2)
+        assert first.cost == TokenUsage(30, 6, 3)
+        assert kit.usage == first.cost + second.cost
+        await kit.provider.complete(ASK)
+        assert kit.usage == first.cost + second.cost
+
+    @pytest.mark.req("guide.trace")
+    async def test_trace_execution(self) -> None:
+        seen: list[tuple[str, dict[str, Any]]] = []
+
+        async def handle_trace(event: TraceEvent) -> None:
+            seen.append((event.kind, dict(event.payload)))
+
+        leak = "use sk-proj-Ab12Cd34Ef56Gh78Ij90 for that"
+        await consensus(
+            ScriptedProvider([leak]), "?", num_samples=1, trace=handle_trace
+        )
+        assert [kind for kind, _ in seen] == ["llm_call_start", "llm_call_end"]
+        assert seen[1][1]["content"] == "use [REDACTED] for that"

@@ -209,7 +209,7 @@ class TestVote:
             await vote("a", "b", normalizer=broken)
         assert caught.value.cost.llm_calls == 1
         with pytest.raises(EvaluatorError, match="normalizer"):
-            await vote("a", normalizer=lambda text: [text])  # type: ignore[arg-type,return-value]
+            await vote("a", normalizer=lambda text: [text])
 
     @given(
         st.lists(st.sampled_from(["a", "b", "c", "", "CUT"]), min_size=1, max_size=8),
