@@ -126,22 +126,11 @@ class ToolRun:
     async def _run(self, *, on_loop: bool) -> None:
         self._begun = True
         try:
-            with tool_span(self._call.name, self._call.id):
-                result = self._success(await self._invoke(on_loop=on_loop))
-        except _NoJsonError as exc:
-            result = self._failed(ErrorCode.TOOL_RESULT_ERROR, str(exc), exc.__cause__)
-        except asyncio.CancelledError as exc:
-            # Nobody but this class cancels the task, save a loop that shuts down, and
-            # then the caller is cancelled too: any other cancellation is the tool's.
-            if self._stopped:
-                self.outcome.cancel()
-                raise
-            result = self._failure(exc)
-        except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
-            result = self._failure(exc)
-        except (KeyboardInterrupt, SystemExit):
+            result = await self._work(on_loop=on_loop)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            # The caller is gone, or the event loop ends: no tool's output.
             self.outcome.cancel()
-            raise  # ends the event loop: no tool's output
+            raise
         except BaseException as exc:  # noqa: BLE001 - carried to the caller's task
             if not self.outcome.done():
                 self.outcome.set_exception(exc)
@@ -151,6 +140,21 @@ class ToolRun:
                 self._timer.cancel()
             self._leave()
         self._settle(result)
+
+    async def _work(self, *, on_loop: bool) -> ToolResult:
+        try:
+            with tool_span(self._call.name, self._call.id):
+                return self._success(await self._invoke(on_loop=on_loop))
+        except _NoJsonError as exc:
+            return self._failed(ErrorCode.TOOL_RESULT_ERROR, str(exc), exc.__cause__)
+        except asyncio.CancelledError as exc:
+            # Nobody but this class cancels the task, save a loop that shuts down, and
+            # then the caller is cancelled too: any other cancellation is the tool's.
+            if self._stopped:
+                raise
+            return self._failure(exc)
+        except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
+            return self._failure(exc)
 
     def _leave(self) -> None:
         """Nobody waits for the function any more; it may still run in its thread."""

@@ -431,3 +431,25 @@ class TestTracing:
         assert kinds.count("tool_call_start") == kinds.count("tool_call_end")
         assert kinds.count("tool_call_start") == len(amounts)
         strictly(transcript)
+
+    @pytest.mark.parametrize("amounts", [(1,), (1, 2)])
+    async def test_a_sink_that_hangs_does_not_hold_up_a_cancel(
+        self, amounts: tuple[int, ...], fake_clock: FakeClock
+    ) -> None:
+        never = asyncio.Event()
+
+        async def sink(event: TraceEvent) -> None:
+            if event.kind.startswith("tool"):
+                await never.wait()
+
+        task = asyncio.create_task(
+            react_loop(
+                ScriptedProvider([pay(*amounts)]), "?", [Bank().tool], trace=sink
+            )
+        )
+        await settle()
+        task.cancel()
+        await settle()
+        assert not task.done()
+        await fake_clock.advance(1)
+        assert task.cancelled()

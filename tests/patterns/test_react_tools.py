@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import inspect
 import json
 import sys
 import threading
@@ -25,7 +27,12 @@ from executionkit.context import (
 )
 from executionkit.errors import ErrorCode
 from executionkit.patterns import react_loop
-from executionkit.patterns._tool_call import GRACE_SECONDS, is_async
+from executionkit.patterns._tool_call import (
+    GRACE_SECONDS,
+    ToolRun,
+    is_async,
+    stop_runs,
+)
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.testing import FakeClock, ScriptedProvider, settle, tool_call_reply
 from executionkit.types import Tool
@@ -817,6 +824,88 @@ async def test_nothing_is_left_unawaited() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         await settle()
+
+
+class TestOneRun:
+    """The corners that a loop meets once in a thousand years."""
+
+    @staticmethod
+    def start(execute: Any, timeout: float | None = 3.0) -> ToolRun:
+        begun = ToolListRunner([tool_of(execute, timeout=timeout)]).start(
+            ToolCall("c", "t", {})
+        )
+        assert isinstance(begun, ToolRun)
+        return begun
+
+    async def test_a_coroutine_that_met_a_cancel_on_its_way_is_closed(self) -> None:
+        run = self.start(plain_factory)
+        await asyncio.sleep(0)  # the task is in its thread now
+        wait = threading.Event()
+        while run._made is None:
+            wait.wait(0.001)  # the loop stands still: nothing is delivered
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run.outcome
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert inspect.getcoroutinestate(run._made) == inspect.CORO_CLOSED
+
+    async def test_a_late_result_changes_nothing(self, fake_clock: FakeClock) -> None:
+        release = asyncio.Event()
+
+        async def stubborn() -> str:
+            while not release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await release.wait()
+            return "late"
+
+        run = self.start(stubborn)
+        await fake_clock.advance(3 + GRACE_SECONDS)
+        told = await run.outcome
+        release.set()
+        await settle()
+        assert run.task.done()
+        assert run.result is told
+        assert run.text is None
+        assert told.error == "Tool execution timed out after 3.0s"
+
+    async def test_a_limit_that_ends_before_the_first_step(
+        self, fake_clock: FakeClock
+    ) -> None:
+        ran: list[str] = []
+
+        async def execute() -> None:
+            ran.append("ran")
+
+        run = self.start(execute)
+        run._expire()
+        assert run.outcome.done()  # nobody waits for a grace that is not needed
+        result = await run.outcome
+        await settle()
+        assert result.error_code is ErrorCode.TOOL_TIMEOUT
+        assert ran == []
+
+    async def test_a_cancel_before_the_first_step_leaves_no_timer(
+        self, fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run = self.start(awaitable)
+        await stop_runs([run])
+        assert run.task.cancelled()
+        assert fake_clock.pending == 0
+        await fake_clock.advance(100)
+        assert not caplog.text
+
+    async def test_a_mistake_of_ours_reaches_the_caller(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Anything but a call that never ends."""
+
+        def broken(*_args: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(ToolRun, "_failed", broken)
+        with pytest.raises(ZeroDivisionError):
+            await run_one(MagicMock(side_effect=OSError))
 
 
 async def test_errors_of_the_event_loop_are_not_hidden(

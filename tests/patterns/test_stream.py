@@ -12,7 +12,7 @@ import pytest
 from executionkit._llm import LLMResponse
 from executionkit._mock import MockProvider
 from executionkit.context import ExecutionContext, execution_scope
-from executionkit.cost import CostTracker
+from executionkit.cost import Budget, CostTracker
 from executionkit.engine.rate_bucket import TokenBucket
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import (
@@ -455,6 +455,56 @@ class TestLeavingEarly:
         assert len(speaker.requests) == 1
         assert tracker.to_usage() == TokenUsage(llm_calls=1)
         assert sink.kinds == ["llm_call_start", "llm_call_error", "llm_call_retry"]
+
+    async def test_closing_while_it_waits_for_room_sends_nothing_more(
+        self, fake_clock: FakeClock
+    ) -> None:
+        tracker = CostTracker()
+        budget = TokenUsage(output_tokens=100)
+        other = await tracker.admit(Budget.from_usage(budget), output_tokens=90)
+        speaker = Speaker([ProviderError("503")], ["never"])
+        sink = MemoryTraceSink()
+        stream = await opened(speaker, tracker, budget, trace=sink, max_tokens=50)
+        reader = asyncio.create_task(all_of(stream))
+        async with asyncio.timeout(LIMIT):
+            await settle()
+            assert sink.kinds[-1] == "llm_call_retry"
+            await fake_clock.advance(2)
+            await stream.aclose()
+            other.keep()
+            assert await reader == ""
+        assert len(speaker.requests) == 1
+        assert tracker.to_usage() == TokenUsage(llm_calls=2)
+        assert sink.kinds.count("llm_call_start") == sink.kinds.count("llm_call_error")
+
+    async def test_closing_while_it_opens_reads_nothing(self) -> None:
+        opening = asyncio.Event()
+        go_on = asyncio.Event()
+
+        class Slow(Speaker):
+            async def stream(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+                opening.set()
+                await go_on.wait()
+                return super().stream(*args, **kwargs)
+
+        speaker = Slow(["never"])
+        stream = await opened(speaker)
+        reader = asyncio.create_task(all_of(stream))
+        async with asyncio.timeout(LIMIT):
+            await opening.wait()
+            await stream.aclose()
+            go_on.set()
+            assert await reader == ""
+        assert speaker.requests == []
+
+    async def test_other_ways_out_are_paid_for(self) -> None:
+        class WayOutError(BaseException):
+            pass
+
+        tracker = CostTracker()
+        with pytest.raises(WayOutError):
+            await all_of(await opened(Speaker(["1234", WayOutError()]), tracker))
+        assert tracker.to_usage() == TokenUsage(SENT, 1, 1)
 
     async def test_waiting_for_a_permit_costs_nothing(
         self, fake_clock: FakeClock
