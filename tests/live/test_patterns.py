@@ -84,7 +84,7 @@ async def test_structured(provider: Any, form: str) -> None:
             schema=PERSON,
             native_format=form == "openai",
             max_tokens=40,
-            max_retries=1,
+            max_retries=0,
         )
     except PatternError as exc:
         failure = exc
@@ -106,7 +106,7 @@ async def test_react_loop_in_json_form(provider: Any, form: str) -> None:
             "What is 17 + 25?",
             [ADD],
             tool_mode="json",
-            max_rounds=2,
+            max_rounds=1,
             max_tokens=60,
             temperature=0,
         )
@@ -129,7 +129,7 @@ async def test_map_reduce(provider: Any) -> None:
         ["Anna has a red cat.", "Tom has a blue car."],
         map_prompt_template="Repeat in three words: {item}",
         reduce_prompt_template="Join these texts:\n{mapped_outputs}",
-        max_tokens=16,
+        max_tokens=8,
     )
     accounted(result, 3)
     assert result.metadata["map_count"] == 2
@@ -145,7 +145,7 @@ async def test_refine_loop(provider: Any) -> None:
         "Describe the sea.",
         evaluator=shorter_is_better,
         max_iterations=1,
-        max_tokens=16,
+        max_tokens=8,
     )
     accounted(result, 2)
     assert len(result.metadata["score_history"]) == 2

@@ -99,7 +99,7 @@ async def test_a_cancelled_call_is_free_before_the_server_is(
 ) -> None:
     # This server goes on with an answer that is not streamed, whoever has left: the
     # caller must not wait for it.
-    task = asyncio.create_task(provider.complete(STORY, max_tokens=150))
+    task = asyncio.create_task(provider.complete(STORY, max_tokens=80))
     await server.until(busy=True)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
