@@ -155,10 +155,11 @@ class Slots:
         return route
 
     def try_enter(self, tool: str, namespace: str) -> Route | None:
-        """Take a slot of every level; None when somebody waits or a level is full."""
+        """Take a slot of every level; None when one is full.
+
+        It overtakes nobody: who waits and could be served has been served already.
+        """
         route = self.route(tool, namespace)
-        if self._desk.lanes:
-            return None
         pools = route.resources
         for pool in pools:
             if pool.limit is not None and pool.active >= pool.limit:
@@ -169,15 +170,13 @@ class Slots:
         return route
 
     async def enter(self, tool: str, namespace: str, timeout: float | None) -> Route:
-        """Take a slot of every level, or wait for them.
+        """Wait for a slot of every level, after `try_enter` has found none.
 
         Raises:
             BulkheadFullError: When they cannot be had.
         """
         route = self.route(tool, namespace)
-        waiter = self._desk.enter(route, route, 1)
-        if not waiter.granted:
-            await self._wait(route, waiter, timeout)
+        await self._wait(route, self._desk.enter(route, route, 1), timeout)
         route.count_start()
         return route
 

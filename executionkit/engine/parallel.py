@@ -292,9 +292,8 @@ class _Fan(Generic[_I, T]):
                 self._launch(await anext(items))
         except StopAsyncIteration:
             pass
-        except BaseException as exc:  # noqa: BLE001 - raised by `next`
-            if not self._is_done:  # else it is `close` that cancels
-                self._problem = exc
+        except BaseException as exc:  # noqa: BLE001 - raised by `next`; `close` asks no more
+            self._problem = exc
         self._is_done = True
         self._wake()
 

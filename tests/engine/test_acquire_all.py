@@ -18,6 +18,8 @@ from executionkit.engine.rate_bucket import (
 )
 from executionkit.testing import FakeClock, settle
 
+pytestmark = pytest.mark.usefixtures("loop_errors")
+
 
 async def start(coro: Any) -> asyncio.Task[None]:
     task: asyncio.Task[None] = asyncio.ensure_future(coro)
@@ -200,6 +202,59 @@ async def test_what_an_older_call_claims_is_not_free() -> None:
     assert not other.done()
     await clock.advance(1.0)
     assert other.done()
+
+
+@pytest.mark.req("limits.together")
+async def test_who_lacks_two_limiters_holds_up_nobody() -> None:
+    clock = FakeClock()
+    tool, everything = windows(clock, 4, 4)
+    await acquire_all([tool, everything], 2)
+    big = await start(acquire_all([tool, everything], 3))  # lacks both
+    await acquire_all([tool])
+    await acquire_all([everything])
+    assert tool.usage().used == everything.usage().used == 3
+    await clock.advance(1.0)
+    assert big.done()
+
+
+@pytest.mark.req("limits.together", "bucket.cooldown")
+async def test_a_cooldown_of_one_dismisses_those_who_need_it_too() -> None:
+    clock = FakeClock()
+    bucket = TokenBucket(1.0, clock=clock)
+    (window,) = windows(clock, 1)
+    await acquire_all([bucket, window])
+    task = await start(acquire_all([bucket, window], timeout=2.0))
+    bucket.drain(30.0)
+    await settle()
+    with pytest.raises(PermitTimeoutError) as caught:
+        await task
+    assert caught.value.retry_after == pytest.approx(30.0)
+
+
+@pytest.mark.req("limits.together")
+async def test_a_refused_call_for_two_leaves_their_waiters_served() -> None:
+    """The queues were joined by somebody who then did not wait."""
+    clock = FakeClock()
+    a, b = windows(clock, 1, 3)
+    await b.acquire(2)
+    ended: list[int] = []
+
+    async def call(number: int, cost: int) -> None:
+        await b.acquire(cost)
+        ended.append(number)
+
+    tasks = [await start(call(number, 3)) for number in range(3)]
+    with pytest.raises(PermitTimeoutError):
+        await acquire_all([a, b], 1, timeout=0)
+    assert clock.pending == 1
+    tasks += [await start(call(number, 1)) for number in range(3, 6)]
+    assert ended == []  # one permit is left, and the first in line claims it
+    await clock.advance(1.0)
+    assert ended == [0]
+    await clock.advance(3.0)
+    assert ended == [0, 1, 2, 3, 4, 5]
+    assert a.desk is b.desk
+    await asyncio.gather(*tasks)
 
 
 @pytest.mark.req("limits.together")

@@ -19,6 +19,8 @@ from executionkit.testing import FakeClock, settle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = pytest.mark.usefixtures("loop_errors")
+
 TOOL, PATTERN = BulkheadLimitType.TOOL, BulkheadLimitType.PATTERN
 NAMESPACE, GLOBAL = BulkheadLimitType.NAMESPACE, BulkheadLimitType.GLOBAL
 QUEUE = BulkheadLimitType.QUEUE_DEPTH

@@ -19,6 +19,8 @@ from executionkit.testing import FakeClock, settle
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
+pytestmark = pytest.mark.usefixtures("loop_errors")
+
 both = pytest.mark.parametrize("gather", [gather_strict, gather_resilient])
 
 
@@ -291,6 +293,26 @@ async def test_an_error_of_the_iterator_is_raised_after_the_jobs(gather: Any) ->
     with pytest.raises(LookupError, match="source"):
         await gather(jobs())
     assert done == [1]
+
+
+@both
+async def test_an_iterator_that_always_fails_is_asked_once(gather: Any) -> None:
+    class Broken:
+        asked = 0
+
+        def __iter__(self) -> Broken:
+            return self
+
+        def __next__(self) -> Any:
+            self.asked += 1
+            if self.asked > 99:
+                raise StopIteration
+            raise LookupError("source")
+
+    broken = Broken()
+    with pytest.raises(LookupError):
+        await gather(broken)
+    assert broken.asked == 1
 
 
 @both

@@ -23,6 +23,8 @@ from executionkit.testing import FakeClock, settle
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+pytestmark = pytest.mark.usefixtures("loop_errors")
+
 T0 = 1000.0
 
 
@@ -639,6 +641,24 @@ async def test_a_cooldown_that_leaves_time_dismisses_nobody() -> None:
     await clock.advance(5.0)
     assert task.done()
     await task
+
+
+@pytest.mark.req("limits.timeout", "bucket.cooldown")
+async def test_a_cooldown_dismisses_those_too_far_back_and_no_others() -> None:
+    clock = FakeClock()
+    bucket = TokenBucket(1.0, clock=clock)
+    await bucket.acquire()
+    first = await start(bucket.acquire(timeout=6.0))
+    second = await start(bucket.acquire(timeout=6.0))
+    third = await start(bucket.acquire(timeout=6.6))
+    bucket.drain(5.5)
+    await settle()
+    with pytest.raises(PermitTimeoutError):
+        await second  # in 6.5 s
+    assert not third.done()  # moved up to 6.5 s
+    await clock.advance(6.5)
+    assert first.done()
+    assert third.done()
 
 
 @pytest.mark.req("limits.fifo")
