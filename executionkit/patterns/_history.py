@@ -53,6 +53,9 @@ def _holds_results(message: Message) -> bool:
 class HistoryWindow:
     """Chooses what of a history is sent, and sums up what is not.
 
+    The summary is a system message right after the ones at the head, or after the
+    first message where there are none.
+
     System messages, the latest question and the newest block are always sent, even
     when they alone are more than the limit. The rest is filled from the newest block
     backwards.
@@ -98,12 +101,15 @@ class HistoryWindow:
         if not dropped:
             return list(history)
         self.trimmed += 1
+        chosen = sorted(kept)
         window = list(history[:head])
         summary = await self._sum_up(blocks, dropped)
         if summary is not None:
             self.summarized += 1
+            if not head and chosen[0] == 0:  # after the message that opens it all
+                window.extend(blocks[chosen.pop(0)])
             window.append({"role": "system", "content": _SUMMARY_PREFIX + summary})
-        for index in sorted(kept):
+        for index in chosen:
             window.extend(blocks[index])
         return window
 

@@ -443,12 +443,27 @@ class TestTheSummary:
         assert made.metadata["summarized"] == made.metadata["messages_trimmed"] == 4
         prefix = "Summary of earlier conversation: "
         last = provider.requests[-1].messages
-        assert last[0] == {"role": "system", "content": f"{prefix}summary 4"}
-        assert last[1] == user("q")
+        assert last[0] == user("q")
+        assert last[1] == {"role": "system", "content": f"{prefix}summary 4"}
         assert [len(batch) for batch in batches] == [2, 3, 3, 3]
         assert batches[1][0]["content"] == f"{prefix}summary 1"
         given = [m for batch in batches for m in batch if m["role"] == "tool"]
         assert [m["content"] for m in given] == ["0", "1", "2", "3"]
+
+    async def test_it_stands_behind_the_system_messages(self) -> None:
+        async def sum_up(_messages: list[Message]) -> str:
+            return "short"
+
+        history = [system(), user("old"), answer(), user("new"), *rounds(2)]
+        sent = await window(5, history, sum_up).select(history)
+        assert [m["content"] for m in sent[:3]] == [
+            "Be brief.",
+            "Summary of earlier conversation: short",
+            "new",
+        ]
+        later = [user("old"), answer(), user("new"), *rounds(2)]
+        sent = await window(4, later, sum_up).select(later)
+        assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool"]
 
     async def test_what_it_costs_is_counted(self) -> None:
         async def sum_up(_messages: list[Message]) -> tuple[str, TokenUsage]:

@@ -305,6 +305,67 @@ async def test_a_text_that_speaks_of_an_envelope_is_an_answer() -> None:
     assert (await react_loop(ScriptedProvider([bare]), "?")).value == bare
 
 
+NULLABLE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": ["string", "null"]},
+        "free": True,
+        "count": {"type": "integer"},
+    },
+    "required": ["name", "free", "count"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.req("D-04")
+async def test_valid_arguments_of_every_kind_reach_the_tool() -> None:
+    """D-04: a list of types disabled a tool, `3.0` was no integer."""
+    tool, seen = recorder(parameters=NULLABLE)
+    given: list[dict[str, Any]] = [
+        {"name": None, "free": [1], "count": 3},
+        {"name": "x", "free": None, "count": 3.0},
+    ]
+    reply = tool_call_reply(*(("note", item) for item in given))
+    await react_loop(ScriptedProvider([reply, "x"]), "?", [tool])
+    assert seen == given
+
+
+@pytest.mark.req("D-05")
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"const": 1}, 2),
+        ({"not": {"type": "string"}}, "x"),
+        ({"$ref": "#/$defs/n"}, "x"),
+        ({"exclusiveMaximum": 3}, 3),
+        ({"multipleOf": 2}, 3),
+        ({"type": "array", "maxItems": 1}, [1, 2]),
+        ({"uniqueItems": True}, [1, 1]),
+        ({"additionalProperties": {"type": "string"}}, {"a": 1}),
+        ({"patternProperties": {"^a": {"type": "string"}}}, {"a": 1}),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}),
+        ({"if": {"type": "integer"}, "then": {"minimum": 5}}, 3),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}),
+        ({"minProperties": 1}, {}),
+        ({"type": "string"}, True),
+        ({"type": "integer"}, True),
+        ({"enum": ["a", "b"]}, "c"),
+    ],
+)
+async def test_invalid_arguments_never_reach_the_tool(schema: Any, value: Any) -> None:
+    """D-05: the tool ran with arguments that its schema forbids."""
+    parameters = {
+        "type": "object",
+        "properties": {"v": schema},
+        "$defs": {"n": {"type": "integer"}},
+    }
+    tool, seen = recorder(parameters=parameters)
+    provider = ScriptedProvider([tool_call_reply(("note", {"v": value})), "x"])
+    result = await react_loop(provider, "?", [tool])
+    assert seen == []
+    assert texts(result)[0].startswith("Tool 'note' argument error: ")
+
+
 @pytest.mark.req("react.own-providers")
 async def test_calls_of_another_type_are_refused_with_the_cost() -> None:
     odd: Any = ({"id": "a", "name": "note"},)

@@ -14,7 +14,7 @@ from executionkit._llm import LLMResponse
 from executionkit._mock import MockProvider
 from executionkit.calls import ToolCall
 from executionkit.context import ExecutionContext, execution_scope
-from executionkit.engine.retry import RetryConfig
+from executionkit.engine.retry import RetryConfig, with_retry
 from executionkit.errors import (
     BudgetExhaustedError,
     DeadlineExceededError,
@@ -25,7 +25,12 @@ from executionkit.errors import (
     RateLimitError,
 )
 from executionkit.patterns import react_loop
-from executionkit.testing import FakeClock, ScriptedProvider, tool_call_reply
+from executionkit.testing import (
+    FakeClock,
+    Request,
+    ScriptedProvider,
+    tool_call_reply,
+)
 from executionkit.types import (
     PatternResult,
     TerminationReason,
@@ -513,6 +518,27 @@ class TestRetries:
             await react_loop(provider, "?", retry=RetryConfig(max_retries=2))
         assert provider.call_count == caught.value.attempts == 3
         assert caught.value.cost.llm_calls == 3
+
+    @pytest.mark.req("HT-12")
+    async def test_layers_of_retries_do_not_multiply(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """HT-12: a provider that retries by itself has the last word."""
+        sent: list[int] = []
+
+        async def always_full() -> LLMResponse:
+            sent.append(1)
+            msg = "429"
+            raise RateLimitError(msg, retry_after=0.1)
+
+        async def patient(_request: Request) -> LLMResponse:
+            return await with_retry(always_full, RetryConfig(max_retries=3))
+
+        provider = ScriptedProvider(patient)
+        with pytest.raises(RateLimitError) as caught:
+            await react_loop(provider, "?", retry=RetryConfig(max_retries=3))
+        assert len(sent) == caught.value.attempts == 4
+        assert "Requests sent: 4" in caught.value.__notes__
 
     async def test_a_failure_in_between_is_repaired(
         self, auto_clock: FakeClock

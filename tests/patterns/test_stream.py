@@ -610,6 +610,8 @@ def chunk(text: str) -> dict[str, Any]:
 async def test_leaving_a_real_stream_closes_the_connection(
     transport: str, how: str
 ) -> None:
+    if transport != "stdlib":
+        pytest.importorskip(transport)
     gate = Gate()
     reply = sse_reply([chunk("12345678"), gate, chunk("late")])
     async with asyncio.timeout(LIMIT), ScriptedServer(reply) as server:
