@@ -232,8 +232,9 @@ async def test_a_cooldown_of_one_dismisses_those_who_need_it_too() -> None:
 
 
 @pytest.mark.req("limits.together")
-async def test_a_refused_call_for_two_leaves_their_waiters_served() -> None:
-    """The queues were joined by somebody who then did not wait."""
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_call_for_two_leaves_their_waiters_served(waits: bool) -> None:
+    """Their queues are joined by somebody who waits himself, or is refused."""
     clock = FakeClock()
     a, b = windows(clock, 1, 3)
     await b.acquire(2)
@@ -243,14 +244,21 @@ async def test_a_refused_call_for_two_leaves_their_waiters_served() -> None:
         await b.acquire(cost)
         ended.append(number)
 
+    await a.acquire()
     tasks = [await start(call(number, 3)) for number in range(3)]
-    with pytest.raises(PermitTimeoutError):
-        await acquire_all([a, b], 1, timeout=0)
+    joiner: asyncio.Task[None] | None = None
+    if waits:
+        joiner = await start(acquire_all([a, b]))
+    else:
+        with pytest.raises(PermitTimeoutError):
+            await acquire_all([a, b], timeout=0)
     assert clock.pending == 1
     tasks += [await start(call(number, 1)) for number in range(3, 6)]
     assert ended == []  # one permit is left, and the first in line claims it
     await clock.advance(1.0)
     assert ended == [0]
+    if joiner is not None:
+        joiner.cancel()
     await clock.advance(3.0)
     assert ended == [0, 1, 2, 3, 4, 5]
     assert a.desk is b.desk
