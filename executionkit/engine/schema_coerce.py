@@ -101,7 +101,7 @@ def _read_object(raw: object) -> dict[str, Any]:
                 raise ArgumentsError(msg)
         return dict(raw)
     if not isinstance(raw, str):
-        msg = f"arguments must be a JSON object, got a Python {type(raw).__name__}"
+        msg = f"arguments must be a dict or JSON string, got a Python {type(raw).__name__}"
         raise ArgumentsError(msg)
     if not raw.strip():
         return {}
@@ -112,7 +112,7 @@ def _read_object(raw: object) -> dict[str, Any]:
             return value
         if not isinstance(value, str):
             break
-    msg = f"arguments must be a JSON object, got a JSON {json_type(value)}"
+    msg = f"arguments must decode to a JSON object, got a JSON {json_type(value)}"
     raise ArgumentsError(msg, raw)
 
 
@@ -121,7 +121,7 @@ def _read_text(text: str, raw: str) -> Any:
         return _loads(text)
     except _UnreadableError as exc:
         position = exc.position if text is raw else None
-        msg = f"arguments are not valid JSON: {exc.reason}"
+        msg = f"arguments were not valid JSON: {exc.reason}"
         raise ArgumentsError(msg, raw, position) from None
 
 

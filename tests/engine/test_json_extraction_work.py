@@ -117,7 +117,7 @@ def search(text: str, *, repair: bool) -> None:
         return
 
 
-@pytest.mark.req("json.linear", "D-21")
+@pytest.mark.req("json.linear", "D-21", "D-44")
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_hostile_text_is_read_a_few_times_at_most(
@@ -130,7 +130,7 @@ def test_hostile_text_is_read_a_few_times_at_most(
     assert reads.places <= 2 * size
 
 
-@pytest.mark.req("json.linear", "D-21")
+@pytest.mark.req("json.linear", "D-21", "D-44")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=5), st.booleans())
 def test_any_mix_of_it_is_too(pieces: list[str], repair: bool) -> None:
@@ -159,7 +159,7 @@ def test_after_very_many_values_only_the_end_is_searched(
     assert reads.places < 20_000
 
 
-@pytest.mark.req("json.linear", "D-21")
+@pytest.mark.req("json.linear", "D-21", "D-44")
 @pytest.mark.parametrize("opening", ["{", "[", '[{"a":', "{this} ", "[x] "])
 def test_an_answer_behind_hostile_text_is_found(opening: str) -> None:
     text = opening * 5000 + 'end\n{"answer": 42}'

@@ -329,11 +329,11 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            ('{"scope": "tmp",, }', "not valid JSON"),
-            ('{"{"ids": [4, 5]}', "not valid JSON"),
-            ("{'a': 1}", "not valid JSON"),
-            ("[1]", "JSON object"),
-            ("3", "JSON object"),
+            ('{"scope": "tmp",, }', "were not valid JSON"),
+            ('{"{"ids": [4, 5]}', "were not valid JSON"),
+            ("{'a': 1}", "were not valid JSON"),
+            ("[1]", "decode to a JSON object"),
+            ("3", "decode to a JSON object"),
             ('"text"', ""),
             (3, "dict or JSON string"),
             ([1], "dict or JSON string"),

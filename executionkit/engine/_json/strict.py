@@ -102,7 +102,10 @@ def attempt(text: str, start: int) -> Reading | Failure:
         return Failure(stop.value, "Expecting value", stop.value >= len(text))
     except JSONDecodeError as error:
         cut = error.pos >= len(text) or error.msg.startswith("Unterminated")
-        return Failure(error.pos, error.msg, cut)
+        # Some messages end in " at"; the place is told separately.
+        return Failure(
+            error.pos, error.msg.removesuffix(" at").removesuffix(" starting"), cut
+        )
     except RecursionError:
         return Failure(-1, TOO_DEEP)
     except ValueError as error:
