@@ -83,15 +83,15 @@ class FrozenList(list[Any]):
 
 
 def _freeze_items(value: Mapping[Any, Any]) -> FrozenDict:
-    return FrozenDict({key: freeze(item) for key, item in value.items()})
+    return FrozenDict({key: _freeze(item) for key, item in value.items()})
 
 
 def _freeze_list(value: list[Any]) -> FrozenList:
-    return FrozenList([freeze(item) for item in value])
+    return FrozenList([_freeze(item) for item in value])
 
 
 def _freeze_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([freeze(item) for item in value])
+    return tuple([_freeze(item) for item in value])
 
 
 _FREEZERS: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
@@ -108,6 +108,15 @@ _FREEZERS: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
 )
 
 
+def _freeze(value: Any) -> Any:
+    freezer = _FREEZERS.get(type(value))
+    return value if freezer is None else freezer(value)
+
+
+def _too_deep() -> ValueError:
+    return ValueError("the value is nested too deep to be kept read-only")
+
+
 def freeze(value: Any) -> Any:
     """A deeply read-only twin of a JSON-like value.
 
@@ -115,9 +124,14 @@ def freeze(value: Any) -> Any:
     list `FrozenList`, set `frozenset`, bytearray bytes, tuples stay tuples; anything
     else, subclasses of a user among them, is returned as it is. A `FrozenDict` or
     `FrozenList` is not copied.
+
+    Raises:
+        ValueError: When it is nested too deep to be copied, or holds itself.
     """
-    freezer = _FREEZERS.get(type(value))
-    return value if freezer is None else freezer(value)
+    try:
+        return _freeze(value)
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def thaw(value: Any) -> Any:
@@ -140,7 +154,7 @@ def freeze_mapping(
     """A read-only proxy over a deeply frozen copy of `value` (None = empty).
 
     Raises:
-        ValueError: When it is nested too deep to be copied.
+        ValueError: When it is nested too deep to be copied, or holds itself.
     """
     if not value:
         return _EMPTY
@@ -149,8 +163,7 @@ def freeze_mapping(
     try:
         return MappingProxyType(_freeze_items(value))
     except RecursionError:
-        msg = "the value is nested too deep to be kept read-only"
-        raise ValueError(msg) from None
+        raise _too_deep() from None
 
 
 def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:

@@ -373,5 +373,10 @@ def test_a_value_nested_too_deep_is_refused_with_a_clear_error() -> None:
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"x": deep}
-    with pytest.raises(ValueError, match="nested too deep"):
-        freeze_mapping(deep)
+    ring: list[Any] = []
+    ring.append(ring)
+    for value in (deep, {"x": ring}):
+        with pytest.raises(ValueError, match="nested too deep"):
+            freeze_mapping(value)
+        with pytest.raises(ValueError, match="nested too deep"):
+            PatternResult(value)

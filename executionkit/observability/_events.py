@@ -52,7 +52,7 @@ class TraceEvent:
     def __post_init__(self) -> None:
         try:
             payload = freeze_mapping(self.payload)
-        except RecursionError:  # an event never fails the run that it tells of
+        except ValueError:  # an event never fails the run that it tells of
             payload = freeze_mapping(redact_value(self.payload))
         object.__setattr__(self, "payload", payload)
 

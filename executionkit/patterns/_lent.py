@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from executionkit.patterns._call import checked_complete
@@ -45,6 +45,9 @@ class TrackedProvider:
         self._budget = budget
         self._retry = retry
         self._trace = trace
+        if callable(getattr(provider, "stream", None)):
+            # Since Python 3.12 a protocol is not satisfied through `__getattr__`.
+            self.stream: Callable[..., AsyncIterator[str]] = self._stream
 
     @property
     def supports_tools(self) -> bool:
@@ -102,8 +105,7 @@ class TrackedProvider:
         if name.startswith("_") or name == "stream_events":
             msg = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(msg)
-        found = getattr(self._provider, name)
-        return self._stream if name == "stream" else found
+        return getattr(self._provider, name)
 
 
 class _Teed:
