@@ -40,11 +40,12 @@ class ToolIds:
     call of its id that has none yet, not to the id.
     """
 
-    __slots__ = ("_last", "_open", "_taken")
+    __slots__ = ("_last", "_numbers", "_open", "_taken")
 
     def __init__(self) -> None:
         self._open: dict[str, deque[str]] = {}
         self._last: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}  # where to go on when an id comes again
         self._taken: set[str] = set()
 
     def call(self, call_id: object) -> str:
@@ -52,10 +53,11 @@ class ToolIds:
         given = str(call_id)
         base = _BAD_ID_CHARS.sub("_", given) or "call"
         sent = base
-        number = 2
+        number = self._numbers.get(base, 2)
         while sent in self._taken:
             sent = f"{base}-{number}"
             number += 1
+        self._numbers[base] = number
         self._taken.add(sent)
         self._open.setdefault(given, deque()).append(sent)
         self._last[given] = sent

@@ -154,14 +154,16 @@ def _ids(raw: Sequence[RawCall]) -> tuple[list[str], list[str]]:
     ]
     known = set(given)
     used: set[str] = set()
+    numbers: dict[str, int] = {}  # where to go on: equal ids are not tried again
     notes: list[str] = []
     for place, call_id in enumerate(given):
         if not call_id:
             given[place] = new_id()
         elif call_id in used:
-            number = 2
+            number = numbers.get(call_id, 2)
             while f"{call_id}-{number}" in known:
                 number += 1
+            numbers[call_id] = number + 1
             given[place] = f"{call_id}-{number}"
             known.add(given[place])
             notes.append(f"renamed duplicate call id {call_id!r} to {given[place]!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from executionkit._llm import OMIT, LLMResponse, usage_of
-from executionkit._wire.anthropic_content import to_tool, to_tool_choice
+from executionkit._wire.anthropic_content import ToolIds, to_tool, to_tool_choice
 from executionkit._wire.anthropic_reply import parse_message
 from executionkit._wire.anthropic_request import (
     AnswerTool,
@@ -584,3 +584,22 @@ class TestReply:
         response = read(3, None, {}, {"type": "text"}, {"type": "text", "text": 3})
         assert response.content == "3"
         assert parse_message({"content": "plain"}).content == "plain"
+
+
+@pytest.mark.req("TC-13", "wire.ids-linear")
+def test_an_id_used_in_many_turns_is_renamed_in_linear_work() -> None:
+    """TC-13, counted in looks at the names taken; the pairs stay pairs."""
+    looks = 0
+
+    class Taken(set[str]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().__contains__(name)
+
+    ids = ToolIds()
+    ids._taken = Taken()
+    sent = [ids.call("search:0") for _ in range(500)]
+    assert len(set(sent)) == 500
+    assert [ids.result("search:0") for _ in range(500)] == sent
+    assert looks < 1100

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from executionkit._llm import OMIT, LLMResponse, usage_of
-from executionkit._wire.common import encode_body
+from executionkit._wire.common import RawCall, collect_calls, encode_body
 from executionkit._wire.openai import chat_body, parse_completion
 from executionkit.errors import (
     BadResponseError,
@@ -376,6 +376,24 @@ class TestCalls:
         assert [c.arguments["n"] for c in response.tool_calls] == [0, 1, 2, 3]
         assert "'fn:301'" in response.notes[0]
         assert read({"tool_calls": calls}).tool_calls == response.tool_calls
+
+    @pytest.mark.req("TC-12", "wire.ids-linear")
+    def test_many_equal_ids_are_renamed_in_linear_work(self) -> None:
+        """Counted in names tried: a server may send thousands of calls with one id."""
+        tried = 0
+
+        class Given(str):
+            __slots__ = ()
+
+            def __format__(self, spec: str) -> str:
+                nonlocal tried
+                tried += 1
+                return str.__format__(self, spec)
+
+        many = [RawCall(Given("call"), "f", {}) for _ in range(500)]
+        found = collect_calls([*many, RawCall("call-300", "f", {})])
+        assert len({item.id for item in found.calls}) == 501
+        assert tried < 1100
 
     @pytest.mark.req("TC-14")
     @pytest.mark.parametrize("given", [None, "", [], {}, True])
