@@ -139,6 +139,48 @@ async def test_the_order_of_waiting_is_the_order_of_granting() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
+async def test_a_small_call_does_not_overtake_a_large_one_that_waits() -> None:
+    tracker = CostTracker()
+    limits = budget(output_tokens=10)
+    first = await tracker.admit(limits, output_tokens=5)
+    order: list[str] = []
+
+    async def one(name: str, tokens: int) -> None:
+        held = await tracker.admit(limits, output_tokens=tokens)
+        order.append(name)
+        held.settle(TokenUsage(0, 1))
+
+    large = asyncio.create_task(one("large", 9))
+    await settle()
+    small = asyncio.create_task(one("small", 1))
+    await settle()
+    assert order == []
+    first.settle(TokenUsage(0, 1))
+    await asyncio.gather(large, small)
+    assert order == ["large", "small"]
+
+
+@pytest.mark.req("budget.no-wait-for-oneself")
+async def test_a_task_with_a_call_in_flight_does_not_wait_but_keeps_to_the_limit() -> (
+    None
+):
+    tracker = CostTracker()
+    limits = budget(output_tokens=10, llm_calls=3)
+    outer = await tracker.admit(limits, output_tokens=10)
+    inner = await tracker.admit(limits, output_tokens=10)
+    other = asyncio.create_task(tracker.admit(limits, output_tokens=10))
+    await settle()
+    assert not other.done()
+    inner.settle(TokenUsage(0, 4))
+    (await tracker.admit(limits, output_tokens=10)).settle(TokenUsage(0, 6))
+    with pytest.raises(BudgetExhaustedError):
+        await tracker.admit(limits)
+    with pytest.raises(BudgetExhaustedError):
+        await other
+    outer.keep()
+    assert not tracker._owners
+
+
 @pytest.mark.req("budget.cancelled-wait-leaks-nothing")
 async def test_a_cancelled_waiter_holds_nothing_and_blocks_nobody() -> None:
     tracker = CostTracker()
@@ -259,6 +301,23 @@ def test_lost_cost_goes_to_the_nearest_collector() -> None:
             report_lost_cost(TokenUsage(2))
         report_lost_cost(TokenUsage(3))
     assert booked == [TokenUsage(3)]
+
+
+def test_a_plain_usage_reads_as_the_full_one_does() -> None:
+    """The short way gives what the properties of the response give."""
+    values = [None, 0, 5, 7.0, 2.5, -1, True, "x", 10**10]
+    for sent in values:
+        for made in values:
+            usage = {"prompt_tokens": sent, "completion_tokens": made}
+            short = response_usage(LLMResponse("x", usage=usage))
+            full = response_usage(LLMResponse("x", usage={**usage, "other": 1}))
+            assert short == full
+
+
+def test_without_cache_rates_the_price_is_exactly_the_formula() -> None:
+    usage = TokenUsage(3, 7, cache_read_tokens=1, cache_write_tokens=1)
+    price = estimate_cost(usage, input_rate=0.1, output_rate=0.7)
+    assert price == 3 * 0.1 + 7 * 0.7
 
 
 def test_remaining_budget_marks_what_is_used_up() -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ("Asker", "ModelCall", "checked_complete", "known_secrets")
 
 _GRACE: Final = 1.0
-"""Seconds that a cancelled call waits for its trace callback."""
+"""Seconds that a call whose time is over waits for its trace callback."""
 
 # Nothing may be awaited any more when one of these ends a coroutine.
 _FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
@@ -269,13 +269,13 @@ class ModelCall:
                 await self._emit("llm_call_start", attempt=number)
             except BaseException as exc:
                 held.refund()
+                self._cut = True
                 await self.failed(number, exc)
                 raise
         return held
 
     async def reserve(self, number: int) -> None:
         """Reserve room for the attempt that comes next (after its permit was had)."""
-        self._cut = False
         self._held = await self.admit(number)
 
     async def attempt(self, number: int) -> LLMResponse:
@@ -324,18 +324,16 @@ class ModelCall:
         if self._trace is None or isinstance(exc, _FATAL):
             return
         facts = {"attempt": number, "error_type": type(exc).__name__}
-        if not isinstance(exc, asyncio.CancelledError):
+        if isinstance(exc, asyncio.CancelledError):
+            await self._emit_briefly("llm_call_error", **facts)
+        else:
             await self._emit("llm_call_error", **facts)
-            return
-        # The callback may be the very thing that hangs: it cannot hold up the end.
-        with suppress(TimeoutError):
-            async with get_clock().timeout(_GRACE):
-                await self._emit("llm_call_error", **facts)
 
     async def refused(self, exc: BaseException) -> None:
         """Report that a request was not sent because of `exc`."""
         if self._trace is not None:
-            await self._emit("llm_call_refused", error_type=type(exc).__name__)
+            name = type(exc).__name__
+            await self._emit_briefly("llm_call_refused", error_type=name)
 
     async def ended(self, number: int, response: LLMResponse, **facts: Any) -> None:
         """Report that attempt `number` was answered."""
@@ -358,6 +356,12 @@ class ModelCall:
             await self._emit(
                 "llm_call_retry", attempt=number, error_type=name, delay=delay
             )
+
+    async def _emit_briefly(self, kind: str, **payload: Any) -> None:
+        # The callback may be the very thing that hangs: it cannot hold up the end.
+        with suppress(TimeoutError):
+            async with get_clock().timeout(_GRACE):
+                await self._emit(kind, **payload)
 
     async def _emit(self, kind: str, **payload: Any) -> None:
         payload["cost"] = self._tracker.to_usage()

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
+from executionkit.context import remaining_deadline
 from executionkit.engine._checks import check_int
 from executionkit.engine.convergence import ConvergenceDetector
 from executionkit.engine.messages import assistant_message, user_message
@@ -251,9 +252,11 @@ class _Panel:
         """
         try:
             return await self._score(text)
-        except (BudgetExhaustedError, DeadlineExceededError):
+        except BudgetExhaustedError:
             raise
-        except LLMError as exc:
+        except (LLMError, DeadlineExceededError) as exc:
+            if remaining_deadline() == 0:  # the run's own, not one of the evaluator's
+                raise
             self.error = describe(exc, self._secrets)
         except EvaluatorError as exc:
             if self._is_custom:

@@ -530,10 +530,10 @@ class TestDeadline:
                 ScriptedProvider([]), ASK, tracker, None, None, sink
             )
             task = asyncio.create_task(call)
-        for _ in range(3):
-            await fake_clock.advance(2.0)
-        never.set()
-        await settle()
+        await fake_clock.advance(3.0)
+        assert not task.done()
+        await fake_clock.advance(1.0)
+        assert task.done()
         with pytest.raises(DeadlineExceededError):
             await task
         assert seen[:2] == ["llm_call_start", "llm_call_error"]
@@ -708,6 +708,7 @@ class TestErrors:
         assert [item.cost.llm_calls for item in seen] == [2, 3]
         assert error.__dict__ == state
         assert seen[0] is not error
+        assert seen[0].metadata is not error.metadata
         assert seen[0].metadata == {"status": 503}
         assert "from the provider" in seen[0].__notes__
 
@@ -761,6 +762,20 @@ class TestErrors:
         assert "During handling" not in "".join(
             traceback.format_exception(caught.value)
         )
+
+    @pytest.mark.req("call.own-errors")
+    async def test_the_copy_keeps_what_was_being_handled(self) -> None:
+        class Handling:
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                try:
+                    raise KeyError("inner")
+                except KeyError:
+                    raise ProviderError("outer")  # noqa: B904 - that is the point
+
+        with pytest.raises(ProviderError) as caught:
+            await Calls(Handling())(ONCE)
+        assert caught.value.__cause__ is None
+        assert isinstance(caught.value.__context__, KeyError)
 
     @pytest.mark.req("call.own-errors")
     async def test_an_error_class_with_arguments_of_its_own_still_leaves(self) -> None:
@@ -824,9 +839,14 @@ class TestErrors:
                 await _suspend()
                 return reply()
 
+        async def sink(_event: TraceEvent) -> None:
+            await _suspend()
+
         calls = Calls(Pending())
+        calls.sink = sink  # type: ignore[assignment]
         coroutine = calls()
-        coroutine.send(None)
+        coroutine.send(None)  # in the sink
+        coroutine.send(None)  # in the provider
         coroutine.close()
         assert calls.tracker.to_usage() == TokenUsage(0, 0, 1)
 

@@ -256,14 +256,20 @@ class TestEarlyStop:
         assert result.cost == TokenUsage(40, 8, 5)
 
     @pytest.mark.req("consensus.early-stop")
-    async def test_calls_that_are_saved_are_not_even_made(self) -> None:
-        provider = answers(*["a"] * 9)
+    @pytest.mark.parametrize(("at_once", "made"), [(1, 5), (3, 6)])
+    async def test_calls_that_are_saved_are_not_even_made(
+        self, at_once: int, made: int
+    ) -> None:
+        async def answer(_request: Request) -> str:
+            await settle(2)
+            return "a"
+
+        provider = ScriptedProvider(answer)
         result = await consensus(
-            provider, "?", num_samples=9, max_concurrency=1, early_stop=True
+            provider, "?", num_samples=9, max_concurrency=at_once, early_stop=True
         )
-        assert result.metadata["samples_used"] == 5
-        assert len(provider.requests) == 5
-        assert result.cost.llm_calls == 5
+        assert len(provider.requests) == result.cost.llm_calls == made
+        assert result.metadata["samples_used"] == made
 
     @pytest.mark.req("consensus.early-stop")
     async def test_a_tie_that_may_still_come_is_waited_for(self) -> None:

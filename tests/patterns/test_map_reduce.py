@@ -465,7 +465,7 @@ class TestFailures:
     @pytest.mark.req("OB-04")
     async def test_the_key_is_in_no_collected_error(self) -> None:
         """OB-04: a provider of one's own says its key in an error."""
-        provider: Any = failing(1, error=RuntimeError(f"GET /?key={KEY} failed"))
+        provider: Any = failing(1, error=RuntimeError(f"{KEY} was refused"))
         provider.api_key = KEY
         result = await run(provider, list("012"), on_error="collect")
         assert KEY not in repr(result)

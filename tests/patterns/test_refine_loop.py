@@ -69,6 +69,7 @@ class TestLoop:
         assert result.metadata["stop_reason"] == "max_iterations"
         assert result.metadata["iterations"] == 3
         assert result.metadata["converged"] is False
+        assert "unjudged_text" not in result.metadata
         assert result.cost == TokenUsage(40, 8, 4)
 
     @pytest.mark.req("RP-07")
@@ -285,7 +286,7 @@ class TestBuiltInJudge:
 
     @pytest.mark.req("OB-04")
     async def test_the_key_is_not_in_the_judges_error(self) -> None:
-        provider: Any = judged("first", PermanentError(f"GET /?key={KEY}"))
+        provider: Any = judged("first", PermanentError(f"{KEY} was refused"))
         provider.api_key = KEY
         result = await refine_loop(provider, "x")
         assert "PermanentError" in result.metadata["evaluator_error"]
@@ -504,6 +505,27 @@ class TestDeadlineAndCancellation:
         with pytest.raises(DeadlineExceededError) as caught:
             await task
         assert caught.value.metadata["best_text"] == "draft"
+
+    @pytest.mark.req("refine.judge-fails")
+    async def test_a_deadline_of_the_evaluators_own_is_a_failing_judge(
+        self, auto_clock: FakeClock
+    ) -> None:
+        async def answer(request: Request) -> str:
+            if request.number == 2:
+                await asyncio.Event().wait()
+            return "draft"
+
+        async def impatient(text: str, provider: Any) -> float:
+            async with execution_scope(ExecutionContext().with_timeout(1.0)):
+                await provider.complete([{"role": "user", "content": text}])
+            return 1.0
+
+        async with execution_scope(ExecutionContext().with_timeout(60.0)):
+            result = await refine_loop(
+                ScriptedProvider(answer), "x", evaluator=impatient
+            )
+        assert (result.value, result.score) == ("draft", None)
+        assert "DeadlineExceededError" in result.metadata["evaluator_error"]
 
     @pytest.mark.req("patterns.cancel")
     @pytest.mark.parametrize("again_after", [None, 1])
