@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -81,7 +82,7 @@ async def consensus(
         ConsensusFailedError: When no sample can vote, or unanimity is broken.
         BudgetExhaustedError: When the budget has no room for a sample.
         DeadlineExceededError: When the deadline of the current context has passed.
-        EvaluatorError: When the normalizer raises.
+        EvaluatorError: When the normalizer raises, or gives something else than text.
         LLMError: When a sample fails for good; the other ones are cancelled.
         ValueError: For an argument out of range.
         TypeError: For an option that looks like a misspelt parameter.
@@ -151,7 +152,7 @@ class _Count:
             self._empty += 1
         else:
             with calling_user("normalizer", secrets=self._secrets):
-                kind = self._normalizer(response.content)
+                kind = _checked(self._normalizer(response.content))
                 self._early.add(kind)
             self._votes[index] = kind, response.content
 
@@ -184,6 +185,19 @@ class _Count:
             "samples_used": self._used,
             "samples_saved": self._asked - self._used,
         }
+
+
+def _checked(kind: object) -> str:
+    """What a normalizer gave, when it is text: a coroutine equals no other vote."""
+    if isinstance(kind, str):
+        return kind
+    if inspect.iscoroutine(kind):
+        kind.close()  # nobody will await it
+    msg = (
+        "a normalizer must be a plain function that returns a text; it returned a "
+        f"{type(kind).__name__}"
+    )
+    raise TypeError(msg)
 
 
 def _as_it_is(kind: str) -> str:

@@ -208,8 +208,23 @@ class TestVote:
         with pytest.raises(EvaluatorError, match="The normalizer failed") as caught:
             await vote("a", "b", normalizer=broken)
         assert caught.value.cost.llm_calls == 1
-        with pytest.raises(EvaluatorError, match="normalizer"):
-            await vote("a", normalizer=lambda text: [text])
+
+    @pytest.mark.req("consensus.normalizer")
+    @pytest.mark.parametrize("given", [None, ["a"], 4.2, "async"])
+    async def test_a_normalizer_that_gives_no_text_is_an_error_with_the_cost(
+        self, given: object
+    ) -> None:
+        """An async one too: no two coroutines are equal, so each vote stood alone."""
+
+        async def later(text: str) -> str:
+            return text
+
+        wrong: Any = later if given == "async" else lambda _text: given
+        with pytest.raises(
+            EvaluatorError, match=r"The normalizer.*returns? a? ?text"
+        ) as caught:
+            await vote("a", "a", normalizer=wrong)
+        assert caught.value.cost.llm_calls == 1
 
     @given(
         st.lists(st.sampled_from(["a", "b", "c", "", "CUT"]), min_size=1, max_size=8),
