@@ -182,6 +182,8 @@ def test_a_line_or_an_event_above_the_cap_is_an_error(data: bytes, size: int) ->
 def test_many_small_events_and_comments_do_not_add_up() -> None:
     data = b": keep-alive\n\nid: 5\nevent: e\n\ndata: " + b"x" * 50 + b"\n\n"
     assert len(decode([data] * 100, max_line=100)) == 100
+    waiting = [b": keep-alive\n\n"] * 100  # before the first event, or between two
+    assert len(decode([*waiting, b"data: a\n\n"], max_line=100)) == 1
 
 
 async def _iterate(chunks: Sequence[bytes | Exception]) -> AsyncIterator[bytes]:

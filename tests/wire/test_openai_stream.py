@@ -132,6 +132,17 @@ def test_further_samples_are_not_mixed_in() -> None:
     assert response.content == "a"
 
 
+@pytest.mark.req("D-18", "RS-06")
+def test_a_null_reason_after_the_end_changes_nothing() -> None:
+    """D-18: the length that cut the reply off stays known."""
+    after = chunk({"content": ""})
+    after["choices"][0]["finish_reason"] = None
+    after["usage"] = {"completion_tokens": 2}
+    response, _ = assemble(chunk({"content": "a"}), chunk(finish="length"), after, DONE)
+    assert response.finish_reason == "length"
+    assert response.was_truncated
+
+
 def test_a_message_in_place_of_a_delta_is_read() -> None:
     frame = {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}
     assert assemble(frame)[0].content == "a"
