@@ -192,6 +192,10 @@ class Provider(ProviderBase):
     max_connections: int = 1000
     """Requests in flight at once, per event loop; more wait for their turn."""
 
+    supports_response_format: bool = False
+    """Whether the server holds a reply to the JSON Schema of a `response_format`. Then
+    `structured` and the judge of `refine_loop` send one."""
+
     supports_tools: Literal[True] = field(default=True, init=False, compare=False)
     """The mark of a `ToolCallingProvider`."""
 

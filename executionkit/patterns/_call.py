@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,9 +84,12 @@ def known_secrets(provider: object) -> tuple[str, ...]:
     Those in its attribute `known_secrets`, or the one in `api_key`. A provider without
     either has none.
     """
-    named = getattr(provider, "known_secrets", None)
-    if not isinstance(named, (tuple, list, set, frozenset)):
-        named = (getattr(provider, "api_key", None),)
+    try:
+        named = getattr(provider, "known_secrets", None)
+        if not isinstance(named, (tuple, list, set, frozenset)):
+            named = (getattr(provider, "api_key", None),)
+    except Exception:  # noqa: BLE001 - a property of a user's own class
+        return ()
     return tuple([item for item in named if isinstance(item, str) and item])
 
 
@@ -121,12 +124,12 @@ class Asker:
         self.options: dict[str, Any] = options
         self.tracker: CostTracker = CostTracker()
 
-    async def ask(
+    def ask(
         self,
         messages: Sequence[dict[str, Any]],
         options: dict[str, Any] | None = None,
-    ) -> LLMResponse:
-        """One checked call; see `checked_complete`.
+    ) -> Coroutine[Any, Any, LLMResponse]:
+        """One checked call, to be awaited at once; see `checked_complete`.
 
         Args:
             messages: OpenAI's chat form.
@@ -140,7 +143,7 @@ class Asker:
             self.trace,
             self.options if options is None else options,
         )
-        return await call.run(self.retry)
+        return call.run(self.retry)
 
     @property
     def secrets(self) -> tuple[str, ...]:

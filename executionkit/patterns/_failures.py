@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 from executionkit._error_base import twin_of
 from executionkit._redact import redact_exception_text
 from executionkit.errors import ExecutionKitError
 
 __all__ = ("Siblings", "describe", "first_of_group")
-
-_T = TypeVar("_T")
 
 _MAX_TEXT: Final = 500
 _MAX_NOTES: Final = 20
@@ -55,14 +53,10 @@ class Siblings:
         if self._failures:
             raise asyncio.CancelledError
 
-    async def watch(self, call: Awaitable[_T]) -> _T:
-        """Await one of the calls."""
-        try:
-            return await call
-        except Exception as exc:
-            if self._is_fatal is None or self._is_fatal(exc):
-                self._failures.append(exc)
-            raise
+    def add(self, failure: Exception) -> None:
+        """One of them has failed."""
+        if self._is_fatal is None or self._is_fatal(failure):
+            self._failures.append(failure)
 
     @contextmanager
     def noted(self) -> Iterator[None]:

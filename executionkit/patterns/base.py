@@ -147,7 +147,8 @@ class spending:  # noqa: N801 - used like a function
     """The block in which a pattern does its work.
 
     Each library error that leaves it carries what `tracker` has counted, and in
-    `attempts` how many requests were sent in all. With `async with`, the deadline of
+    `attempts` how many requests were sent in all. Of an exception group, one failure
+    leaves it, the others noted. With `async with`, the deadline of
     the current context bounds everything inside, evaluators and callbacks too.
 
     Args:
@@ -183,10 +184,13 @@ class spending:  # noqa: N801 - used like a function
         _traceback: TracebackType | None,
     ) -> None:
         self._hidden.__exit__()
-        if isinstance(exc, ExecutionKitError):
-            self._write_on(exc)
-        elif exc is not None:
+        failure = first_of_group(exc) if isinstance(exc, BaseExceptionGroup) else exc
+        if isinstance(failure, ExecutionKitError):
+            self._write_on(failure)
+        elif failure is not None:
             report_lost_cost(self._tracker.to_usage())
+        if failure is not None and failure is not exc:
+            raise failure from exc
 
     async def __aenter__(self) -> None:
         left = remaining_deadline()

@@ -96,14 +96,16 @@ async def consensus(
     count = _Count(num_samples, chosen, normalizer, asker.secrets)
     siblings = Siblings(asker.secrets)
 
-    async def ask(number: int) -> None:
-        # Counted at once: the next sample begins only if it is still needed.
-        count.add(number, await asker.ask([user_message(prompt)]))
-
     async def sample(number: int) -> None:
         siblings.check()
-        if not (early_stop and count.decided()):
-            await siblings.watch(ask(number))
+        if early_stop and count.decided():
+            return
+        try:
+            # Counted at once: the next sample begins only if it is still needed.
+            count.add(number, await asker.ask([user_message(prompt)]))
+        except Exception as exc:
+            siblings.add(exc)
+            raise
 
     async with spending(asker.tracker, metadata=count.facts):
         with siblings.noted():
@@ -137,24 +139,33 @@ class _Count:
     ) -> None:
         self._asked = asked
         self._strategy = strategy
-        self._normalizer = normalizer or normalize_response
+        self._normalizer = normalizer
         self._secrets = secrets
         self._early = Ballot(strategy, normalizer=_as_it_is)
         # Position of the sample -> (what is compared, what was written).
         self._votes: dict[int, tuple[str, str]] = {}
+        self._kinds: dict[str, str] = {}
         self._used = self._empty = self._truncated = 0
 
     def add(self, index: int, response: LLMResponse) -> None:
         self._used += 1
+        content = response.content
         if response.was_truncated:
             self._truncated += 1
-        elif not response.content.strip():
+        elif not content or content.isspace():
             self._empty += 1
         else:
+            kind = self._kind(content)
+            self._early.add(kind)
+            self._votes[index] = kind, content
+
+    def _kind(self, content: str) -> str:
+        if self._normalizer is not None:
             with calling_user("normalizer", secrets=self._secrets):
-                kind = _checked(self._normalizer(response.content))
-                self._early.add(kind)
-            self._votes[index] = kind, response.content
+                return _checked(self._normalizer(content))
+        if content not in self._kinds:
+            self._kinds[content] = normalize_response(content)
+        return self._kinds[content]
 
     def decided(self) -> bool:
         # One vote more than there are: a tie that could still come counts as open,

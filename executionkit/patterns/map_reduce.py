@@ -112,13 +112,14 @@ async def map_reduce(
 
     siblings = Siblings(asker.secrets, phase.is_fatal)
 
-    async def ask(item: str) -> LLMResponse:
-        prompt = map_prompt_template.replace(_ITEM, _text(item))
-        return await asker.ask([user_message(prompt)])
-
     async def one(item: str) -> LLMResponse:
         siblings.check()
-        return await siblings.watch(ask(item))
+        try:
+            prompt = map_prompt_template.replace(_ITEM, _text(item))
+            return await asker.ask([user_message(prompt)])
+        except Exception as exc:
+            siblings.add(exc)
+            raise
 
     async with spending(asker.tracker, metadata=phase.partial):
         with siblings.noted():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit._redact import redact
@@ -32,15 +32,57 @@ if TYPE_CHECKING:
 
 __all__ = ("Verdict", "structured")
 
+_T = TypeVar("_T")
+
 _MAX_ECHO: Final = 2000
 _MAX_TAIL: Final = 500
+
+
+@overload
+async def structured(
+    provider: LLMProvider,
+    prompt: str,
+    *,
+    schema: type[_T],
+    validator: Callable[[_T], Verdict | Awaitable[Verdict]] | None = None,
+    max_retries: int = 3,
+    repair: bool = True,
+    native_format: bool | None = None,
+    temperature: float | Omit | None = 0.0,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
+    max_cost: TokenUsage | None = None,
+    retry: RetryConfig | None = None,
+    trace: TraceCallback | None = None,
+    stream: bool = False,
+    **options: Any,
+) -> PatternResult[_T]: ...
+
+
+@overload
+async def structured(
+    provider: LLMProvider,
+    prompt: str,
+    *,
+    schema: object = None,
+    validator: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None,
+    max_retries: int = 3,
+    repair: bool = True,
+    native_format: bool | None = None,
+    temperature: float | Omit | None = 0.0,
+    max_tokens: int | Omit | None = DEFAULT_MAX_TOKENS,
+    max_cost: TokenUsage | None = None,
+    retry: RetryConfig | None = None,
+    trace: TraceCallback | None = None,
+    stream: bool = False,
+    **options: Any,
+) -> PatternResult[Any]: ...
 
 
 async def structured(
     provider: LLMProvider,
     prompt: str,
     *,
-    schema: Mapping[str, Any] | type[Any] | None = None,
+    schema: object = None,
     validator: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None,
     max_retries: int = 3,
     repair: bool = True,

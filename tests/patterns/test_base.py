@@ -28,6 +28,7 @@ from executionkit import (
     MockProvider,
     PatternResult,
     PermanentError,
+    Provider,
     ProviderError,
     RateLimitError,
     RetryConfig,
@@ -46,6 +47,7 @@ from executionkit import (
     structured,
     validate_score,
 )
+from executionkit.anthropic import AnthropicProvider
 from executionkit.cost import Budget, collecting_lost_cost
 from executionkit.engine.retry import with_retry
 from executionkit.errors import (
@@ -55,6 +57,7 @@ from executionkit.errors import (
     PatternError,
 )
 from executionkit.observability import MemoryTraceSink
+from executionkit.patterns._call import known_secrets
 from executionkit.patterns.base import (
     TrackedProvider,
     calling_user,
@@ -687,6 +690,23 @@ class TestTrace:
         assert (await Calls(Odd())()).content == "yes"
 
 
+@pytest.mark.req("call.secrets")
+def test_the_providers_say_what_must_not_be_shown() -> None:
+    openai = Provider("https://user:pass-5521@host/v1", "m", f" {KEY} ")
+    assert {KEY, f"Bearer {KEY}", "pass-5521"} <= set(known_secrets(openai))
+    headers = {"X-Proxy-Token": "proxy-token-77"}
+    claude = AnthropicProvider("m", api_key=KEY, headers=headers)
+    assert {KEY, "proxy-token-77"} <= set(known_secrets(claude))
+    assert KEY not in repr(openai) + repr(claude)
+
+    class Broken:
+        @property
+        def api_key(self) -> str:
+            raise OSError("no keyring")
+
+    assert known_secrets(Broken()) == known_secrets(object()) == ()
+
+
 class TestErrors:
     """An error belongs to the run that it ends, whoever holds the object."""
 
@@ -1001,6 +1021,27 @@ class TestSpending:
             spending(tracker),
         ):
             raise error
+        assert booked == [TokenUsage(0, 0, 1)]
+
+    @pytest.mark.req("D-02", "call.groups")
+    async def test_no_exception_group_leaves_it(self) -> None:
+        tracker = CostTracker()
+        tracker.reserve_call()
+        group = ExceptionGroup("g", [KeyError("x"), PermanentError("no")])
+        with pytest.raises(PermanentError) as caught:
+            async with spending(tracker, metadata=lambda: {"a": 1}):
+                raise group
+        assert caught.value.cost == TokenUsage(0, 0, 1)
+        assert caught.value.metadata == {"a": 1}
+        assert caught.value.__cause__ is group
+        assert "also: KeyError: 'x'" in caught.value.__notes__
+        booked: list[TokenUsage] = []
+        with (
+            pytest.raises(KeyError),
+            collecting_lost_cost(booked.append),
+            spending(tracker),
+        ):
+            raise ExceptionGroup("g", [KeyError("x")])
         assert booked == [TokenUsage(0, 0, 1)]
 
     @pytest.mark.req("patterns.deadline")

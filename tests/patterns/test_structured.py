@@ -26,13 +26,15 @@ from executionkit import (
     execution_scope,
     structured,
 )
+from executionkit.anthropic import AnthropicProvider
 from executionkit.engine.schema import SchemaError
 from executionkit.errors import (
     DeadlineExceededError,
     EvaluatorError,
     MissingExtraError,
 )
-from executionkit.provider import OMIT
+from executionkit.patterns._format import supports_format
+from executionkit.provider import OMIT, Provider
 from executionkit.testing import FakeClock, Request, ScriptedProvider, settle
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2}
@@ -596,6 +598,13 @@ class TestRefusal:
 
 class TestNativeFormat:
     refused = (400, 415, 422)
+
+    @pytest.mark.req("structured.native-format")
+    def test_which_providers_say_that_they_can(self) -> None:
+        assert supports_format(AnthropicProvider("m", api_key="k"))
+        assert not supports_format(Provider("http://x", "m"))
+        assert supports_format(Provider("http://x", "m", supports_response_format=True))
+        assert not supports_format(object())
 
     @pytest.mark.req("structured.native-format")
     async def test_a_provider_that_can_gets_the_schema(self) -> None:
