@@ -61,7 +61,8 @@ async def pipe(
 
     Returns:
         The last step's value and score, and the cost of all. Metadata: the last
-        step's own, and `step_count`, `step_metadata`, `step_costs`.
+        step's own, and `step_count`, `step_metadata`, `step_costs`, and, with a
+        `max_budget`, `over_budget`: whether more was spent than that allows.
 
     Raises:
         PatternError: When a step returns no `PatternResult`.
@@ -86,6 +87,9 @@ async def pipe(
         "step_metadata": run.facts,
         "step_costs": tuple(run.costs),
     }
+    if max_budget is not None:
+        within_step = merged.get("over_budget") is True  # of a budget of its own
+        merged["over_budget"] = within_step or run.over_budget
     return PatternResult(result.value, result.score, run.spent, merged)
 
 
@@ -97,6 +101,15 @@ class _Pipe:
         self.spent = TokenUsage()
         self.costs: list[TokenUsage] = []
         self.facts: list[dict[str, Any]] = []
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether the steps have spent more than the budget of the pipe allows."""
+        limits = ((getattr(self._budget, name), name) for name in _FIELDS)
+        return any(
+            limit is not None and getattr(self.spent, name) > limit
+            for limit, name in limits
+        )
 
     async def step(
         self, step: Any, provider: LLMProvider, text: str, kwargs: dict[str, Any]

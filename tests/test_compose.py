@@ -219,6 +219,39 @@ class TestTheBudget:
         assert caught.value.cost == TokenUsage(20, 4, 2)
         assert caught.value.metadata["step_costs"] == (ONE, ONE)
 
+    @pytest.mark.req("LM-19")
+    @pytest.mark.parametrize(
+        ("budget", "over"),
+        [
+            (TokenUsage(llm_calls=2), False),
+            (TokenUsage(llm_calls=1), True),
+            (TokenUsage(input_tokens=20, output_tokens=4), False),
+            (TokenUsage(input_tokens=20, output_tokens=3), True),
+        ],
+    )
+    async def test_a_last_step_that_went_over_is_returned_and_flagged(
+        self, budget: TokenUsage, over: bool
+    ) -> None:
+        """LM-19: the answer is valid and paid for."""
+
+        async def twice(provider: Any, prompt: str) -> PatternResult[str]:
+            return PatternResult(prompt, cost=ONE + ONE)
+
+        result = await pipe(ScriptedProvider([]), "hi", twice, max_budget=budget)
+        assert result.value == "hi"
+        assert result.metadata["over_budget"] is over
+
+    @pytest.mark.req("LM-19")
+    async def test_a_step_over_a_budget_of_its_own_stays_flagged(self) -> None:
+        result = await pipe(
+            ScriptedProvider(echo),
+            "hi",
+            react_loop,
+            max_cost=TokenUsage(output_tokens=1),
+            max_budget=TokenUsage(output_tokens=50),
+        )
+        assert result.metadata["over_budget"] is True
+
     @pytest.mark.req("D-28")
     async def test_a_step_that_knows_no_budget_is_not_begun(self) -> None:
         """D-28: steps without `max_cost` overspent 15/2 silently."""
