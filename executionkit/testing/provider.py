@@ -106,10 +106,10 @@ class ScriptedProvider:
         self._usage = dict(usage or {})
         self.supports_tools = supports_tools
         self.requests: list[Request] = []
-        self.active = 0
+        self.active: int = 0
         """Requests being answered right now."""
 
-        self.peak = 0
+        self.peak: int = 0
         """The most requests that were being answered at once."""
 
     async def complete(
