@@ -16,7 +16,6 @@ from typing import Final
 
 from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine._json.marks import OPENER, reasoning_tag
-from executionkit.engine._json.rank import MAX_SHORT
 from executionkit.engine._json.repair import LITERALS
 from executionkit.engine._json.scan import Scan
 from executionkit.engine._json.strict import (
@@ -160,8 +159,7 @@ def _first_value(text: str) -> tuple[int, JsonValue, int, bool] | None:
     size = end - start
     if size != len(text) and (
         _PLAIN_REST.match(text, end) is None
-        or size <= MAX_SHORT
-        or (len(value) == 1 if type(value) is list else _may_be_schema(value))
+        or (len(value) == 1 and type(value) is list)  # perhaps a subscript
     ):
         return start, value, end, False
     # A level takes two brackets. The rest of `too_deep` is for what has many.
@@ -170,10 +168,6 @@ def _first_value(text: str) -> tuple[int, JsonValue, int, bool] | None:
     ):
         return start, value, end, True
     return start, value, end, not too_deep(value, text, start, end)
-
-
-def _may_be_schema(value: JsonValue) -> bool:
-    return "type" in value or "$schema" in value or "$defs" in value
 
 
 def _find_in(

@@ -137,7 +137,21 @@ def test_any_text_gives_a_value_or_a_value_error(text: str) -> None:
 
 @pytest.mark.req("json.strict")
 @pytest.mark.parametrize(
-    "text", ["", "   ", "none", "42", '"text"', "true", "null", "{", "[", "{]", "}{"]
+    "text",
+    [
+        "arr[0] is it",
+        "",
+        "   ",
+        "none",
+        "42",
+        '"text"',
+        "true",
+        "null",
+        "{",
+        "[",
+        "{]",
+        "}{",
+    ],
 )
 def test_a_text_without_an_object_or_array_is_refused(text: str) -> None:
     refusal(text)
@@ -320,6 +334,9 @@ def test_a_fence_comes_before_prose(text: str, value: object) -> None:
         ('```json\n{"a": 1}\n```\n```json\n{"a": 2}\n```', True, 2),
         ('{"a": 1, oops} but {"a": 2}', False, 1),
         ('{"a": 1,} but {"a": 2}', True, 1),
+        ('{"a": 1,} so {"a": 1}', False, 1),
+        ('{"a": 1, b} so {"a": 1}', False, 1),
+        ("```json\n[1\n```\n```json\n[]\n```", True, 1),
     ],
 )
 def test_several_answers_with_the_same_right_are_ambiguous(
@@ -369,6 +386,11 @@ def test_what_the_caller_prefers_comes_first() -> None:
         '[5 {"a": 1}]',
         '{"a": "b"}, "c": {"d": 1}}',
         '"a": {"b": 1}, "c": {"d": 2}}',
+        '"a": {"b": 1}, "c": 2',
+        '{"b": 1}, "c": 2}',
+        '{"a": oops, "meta": {"b": 1} and so on',
+        '{"a": oops, "meta": 5 {"b": 1}}',
+        '[{"a": 1}, oops {}]',
         '{"a": {"b": [NaN, {"c": 1}]}, "d": {"e": 1}}',
         "{'ids': [10000, 20000, 30000]}",
         "{'ids': oops, 'more': {\"a\": 1}}",
@@ -395,6 +417,7 @@ def test_a_part_of_something_broken_is_no_answer(text: str) -> None:
         ('[see, {"a": 1}]', {"a": 1}),
         ('The values 5, {"a": 1}, and so on', {"a": 1}),
         ('x {"a": 1}, "b" is more', {"a": 1}),
+        ('} ] {"a": oops} gives ["x"], I see', ["x"]),
     ],
 )
 def test_an_answer_after_something_broken_is_found(text: str, value: object) -> None:

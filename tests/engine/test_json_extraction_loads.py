@@ -150,6 +150,8 @@ def test_a_wide_value_is_not_searched_for_ever() -> None:
     tail = json.loads("[" * 200 + "]" * 200)
     assert too_deep([*wide, tail], text, 0, len(text))
     assert too_deep({"a": wide, "b": tail}, text, 0, len(text))
+    hidden = {"a": tail, "b": wide}
+    assert not too_deep(hidden, text, 0, len(text)), "an effort without bound"
 
 
 # --- reading at a place --------------------------------------------------------------------

@@ -117,6 +117,8 @@ def unreadable(text: str, **options: Any) -> None:
         ("As noted in [1]: ```json\n{'answer': 42,}\n```\nSee {x}.", {"answer": 42}),
         ("The result is {'a': 1}, because.", {"a": 1}),
         ("The result is '{'a': 1}'.", {"a": 1}),
+        ("{'a': oops} was wrong: {'a': 1}", {"a": 1}),
+        ("} ] {'a': oops} was wrong: {'a': 1}", {"a": 1}),
         ("Draft {'a': 1}\nFinal:\n```\n{'a': 2}\n```", {"a": 2}),
     ],
 )
@@ -162,6 +164,8 @@ def test_what_has_one_reading_is_read(text: str, value: object) -> None:
         '{"a": "\\u12"}',
         "[1 2]",
         '[1 "a"]',
+        "[1 {'a': 1}]",
+        "[None [1]]",
         '[{"a": 1} 5]',
         '{"a": [1], } "b": 2}',
         '{"a": [1,] "b": 2}',
@@ -231,10 +235,19 @@ def test_what_has_two_readings_or_lacks_something_is_not_read(text: str) -> None
         "[{'a': 1}, {'b': oops}]",
         '[{{"a": 1}]',
         '{x: 1 {"a": 1}}',
+        "{'x': oops see {'b': 1}}",
+        "{'x': oops see {'b': 1} and so on",
+        "{'x': oops see {}}",
     ],
 )
 def test_no_part_of_the_unreadable_is_taken(text: str) -> None:
     unreadable(text)
+
+
+@pytest.mark.req("json.no-guess")
+def test_a_comment_that_may_hold_the_end_is_not_a_cut() -> None:
+    assert find_json("[1, 2 // c ]", repair=True) is None
+    assert find_json("[1, 2 # c ]", repair=True) is None
 
 
 # --- what is told --------------------------------------------------------------------------
@@ -341,6 +354,14 @@ def test_missing_brackets_are_added_only_when_asked(
     assert found.repairs == (note,)
     with_close_alone = find_json(text, close=True)
     assert with_close_alone is None or with_close_alone.truncated
+
+
+@pytest.mark.req("json.truncated")
+def test_each_value_of_a_fence_ends_with_the_fence_at_last() -> None:
+    text = '```json\n{"a": 1,}\n{"b": [null\n```\nand more'
+    found = mended(text, close=True)
+    assert found.value == {"b": [None]}
+    assert found.ambiguous
 
 
 @pytest.mark.req("json.truncated", "json.no-guess")

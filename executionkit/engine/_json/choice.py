@@ -74,10 +74,11 @@ class Choice:
 
     def see(self, seen: Sighting, weight: Weight | None = None) -> None:
         """Weigh one more value against the best one so far."""
-        if self._is_part(seen) or self._is_subscript(seen):
-            return
         start, end = seen.start, seen.end
-        region = self._region(start, end)
+        region = region_of(self._text, start, end)
+        if self._is_part(seen, region) or self._is_subscript(seen):
+            return
+        region = self._shared_region(start, end, region)
         preferred = False
         if not seen.problem:
             self.candidates += 1
@@ -94,22 +95,22 @@ class Choice:
                 self.best = seen
 
     def _same(self, one: Sighting, other: Sighting) -> bool:
-        if one.problem or other.problem:
-            return False
+        if any(seen.problem and not seen.repairs for seen in (one, other)):
+            return False  # what is not readable is the same as nothing
         if self._text[one.start : one.end] == self._text[other.start : other.end]:
             return True
         return same_json(one.value, other.value)
 
-    def _is_part(self, seen: Sighting) -> bool:
+    def _is_part(self, seen: Sighting, region: Region) -> bool:
         """Whether a value is only a part of something around it."""
         text, start, end = self._text, seen.start, seen.end
         self._depth += net_depth(text, self._depth_from, start)
         self._depth_from = start if seen.problem else end
-        if self._depth <= 0:
+        if self._depth <= 0 or region > Region.PROSE:
             self._depth = 0
             self._broken = False
-        if self._broken and not seen.problem and (seen.repairs or not seen.value):
-            return True
+        if self._broken and seen.repairs and not seen.problem:
+            return True  # two doubts are one too many
         return is_part(text, start, end, depth=self._depth, broken=self._broken)
 
     def _is_subscript(self, seen: Sighting) -> bool:
@@ -119,11 +120,11 @@ class Choice:
         before = self._text[start - 1]
         return type(value[0]) is int and (before.isalnum() or before in "_)]")
 
-    def _region(self, start: int, end: int) -> Region:
-        region = region_of(self._text, start, end)
+    def _shared_region(self, start: int, end: int, region: Region) -> Region:
+        """The region of a value that may follow another one in a fence: JSON Lines."""
         if self._last_region is Region.JSON_FENCE and region is Region.PROSE:
             between = self._text[self._last_end : start]
-            if not between.strip(" \t\r\n,;"):  # JSON Lines in one fence
+            if not between.strip(" \t\r\n,;"):
                 region = Region.JSON_FENCE
         self._last_end, self._last_region = end, region
         return region

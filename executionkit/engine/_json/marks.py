@@ -18,7 +18,7 @@ __all__ = (
 )
 
 _QUOTES: Final = "".join(sorted(QUOTES))
-_ATOM: Final = "-?[0-9]|-?Infinity|NaN|true|false|null"
+_ATOM: Final = "-?[0-9]|-?Infinity|NaN|true|false|null|None|True|False"
 _WORD: Final = r'"[^"\\\n{}\[\]]{0,60}+"'
 _HALF: Final = r'"[\w $-]{1,60}+'
 _COMMENT: Final = r"//|/\*|\#[ #!]"
@@ -35,7 +35,7 @@ OPENER: Final = re.compile(
 LOOSE_OPENER: Final = re.compile(
     rf"\{{(?!\{{)(?=\s*+(?:[{_QUOTES}}},]|{_COMMENT}|\\\"|[\w$-]{{1,100}}+\s*+:"
     r"|[A-Za-z][\w ()-]*+\"))"
-    rf"|\[(?=\s*+(?:[{_QUOTES}\[{{\],]|{_ATOM}|{_PYTHON}|[+.][.0-9]|{_COMMENT}|\\\"))"
+    rf"|\[(?=\s*+(?:[{_QUOTES}\[{{\],]|{_ATOM}|[+.][.0-9]|{_COMMENT}|\\\"))"
     rf"|{_FENCE}"
 )
 """A bracket that opens something which can perhaps be mended."""

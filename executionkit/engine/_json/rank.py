@@ -25,7 +25,6 @@ from executionkit.types import JsonValue
 
 __all__ = (
     "GOES_ON",
-    "MAX_SHORT",
     "Rank",
     "Region",
     "fence_end",
@@ -70,7 +69,7 @@ class Rank(NamedTuple):
 
 _encode = JSONEncoder(sort_keys=True).encode
 _NEAR: Final = 120
-MAX_SHORT: Final = 12
+_SHORT: Final = 12
 """Characters of an array of numbers that could be a citation."""
 
 _QUOTES: Final = ('"', "'", "\u201d", "\u2019")
@@ -137,7 +136,7 @@ def weight_of(value: JsonValue, size: int, region: Region) -> Weight:
         return Weight.CONTENT
     if not value:
         return Weight.MARK
-    if isinstance(value, dict) or size > MAX_SHORT:
+    if isinstance(value, dict) or size > _SHORT:
         return Weight.CONTENT
     if any(type(item) is not int for item in value):
         return Weight.CONTENT

@@ -321,12 +321,10 @@ class _Reader:
 
         A failure there is work for nothing; it may be twice what has been read.
         """
-        if self._wasted <= 2 * (pos - self._start) + 4096:
+        if self._wasted <= 2 * (pos - self._start) + 1024:
             outcome = attempt_near(self._text, pos)
             if not isinstance(outcome, Failure):
                 value, end = outcome
-                if end > self._stop:
-                    raise UnreadableError(pos, "a value that goes beyond the end")
                 self._stack[-1].put(value)
                 return self._done(end)
             if outcome.at < 0:

@@ -248,6 +248,7 @@ class Scan:
             return False
         outcome = attempt_near(text, first)
         if isinstance(outcome, Failure):
+            self.work += max(outcome.at - first, 0)
             return False
         self.work += outcome[1] - first
         return JSON_AHEAD.match(text, skip_space(text, outcome[1])) is not None
