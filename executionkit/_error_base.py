@@ -33,10 +33,10 @@ def portable(error: BaseException) -> BaseException | None:
     Exceptions of other libraries often take arguments that they do not keep, or hold
     sockets and locks; one of them must not take the whole result down with it.
     """
-    import pickle
+    import pickle  # nosec B403 - for our own bytes alone
 
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes, just made
+        pickle.loads(pickle.dumps(error))  # noqa: S301 # nosec B301 - our own bytes, just made
     except Exception:  # noqa: BLE001 - pickling runs foreign code, which may do anything
         return None
     return error

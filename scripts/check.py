@@ -22,6 +22,7 @@ PYTHON = sys.executable
 CODE = ("executionkit", "tests", "scripts", "examples", "bench")
 PYTEST = (PYTHON, "-m", "pytest", "-q", "--no-header")
 STRUCTURE = ("tests/test_layers.py", "tests/test_exports.py")
+BANDIT = (PYTHON, "-m", "bandit", "-q", "-c", "pyproject.toml", "-r")
 COVERAGE = (PYTHON, "-m", "coverage", "report", "--skip-covered")
 
 
@@ -50,6 +51,7 @@ def steps() -> list[Step]:
     return [
         Step("format", ((PYTHON, "-m", "ruff", "format", "--check", *code),)),
         Step("lint", ((PYTHON, "-m", "ruff", "check", *code),)),
+        Step("security", ((*BANDIT, "executionkit"),)),
         Step("layers", ((*PYTEST, *STRUCTURE),), summary=True),
         Step("mypy", ((PYTHON, "-m", "mypy"),), summary=True),
         Step("pyright", (pyright,), summary=True),
