@@ -346,3 +346,10 @@ class _Booked:
         if not self._booked:
             self._booked = True
             self._book()
+
+    def __del__(self) -> None:
+        if not self._booked:  # dropped without being closed
+            leave = getattr(self._text, "leave", None)
+            if leave is not None:
+                leave()
+            self._settle()

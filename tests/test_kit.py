@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -360,6 +361,17 @@ class TestStreams:
         async with await kit.stream_consensus("?") as stream:
             await anext(stream.text_stream)
         assert kit.usage == stream.cost
+        assert kit.usage.llm_calls == 1
+        assert kit.usage.output_tokens > 0
+
+    @pytest.mark.req("stream.dropped", "D-17")
+    async def test_the_cost_is_added_when_the_stream_is_dropped(self) -> None:
+        kit = Kit(ScriptedProvider(answering("one two three")))
+        stream = await kit.stream_consensus("?")
+        async for _ in stream:
+            break
+        del stream
+        gc.collect()
         assert kit.usage.llm_calls == 1
         assert kit.usage.output_tokens > 0
 

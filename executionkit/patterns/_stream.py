@@ -58,8 +58,9 @@ async def checked_stream(
     called holds for the whole stream.
 
     Leaving the stream early (`aclose()`, also from another task, `async with`, or a
-    cancelled read) ends it for good and aborts the request; what it used is counted:
-    as reported if the provider said so, else estimated from the messages and the text
+    cancelled read) ends it for good and aborts the request; what it used is counted
+    (also when the stream is merely dropped, but then no trace event tells of it): as
+    reported if the provider said so, else estimated from the messages and the text
     received, four characters a token (the true cost is unknown, not zero). Each library
     error carries the cost, and the text so far as `metadata["partial_text"]`.
 
@@ -281,6 +282,14 @@ class _Stream(AsyncIterator[str]):
         await _close(source)
         if held is not None:
             await self._call.failed(number, exc)
+
+    def leave(self) -> None:
+        """Settle the account of a stream that nobody reads any more."""
+        if not self._closed:
+            self._settle()
+
+    # Dropped without being closed: the request aborts itself, nothing can be awaited.
+    __del__ = leave
 
     async def aclose(self) -> None:
         """Leave the stream: abort the request and settle the account."""

@@ -207,11 +207,10 @@ class TestRefusals:
     async def test_pieces_that_are_no_texts(self) -> None:
         sink = MemoryTraceSink()
         tracker = CostTracker()
-        stream = await opened(Speaker(["a"]), tracker, trace=sink)
         stream = await opened(_Odd(), tracker, trace=sink)
         with pytest.raises(BadResponseError, match="gave a int instead") as caught:
             await all_of(stream)
-        assert caught.value.cost.llm_calls == 2
+        assert caught.value.cost.llm_calls == 1
         assert caught.value.partial_text == "fine"
         assert sink.kinds[-1] == "llm_call_error"
 
@@ -598,6 +597,22 @@ async def test_a_held_reservation_is_given_back_on_every_way_out() -> None:
     third = await opened(Speaker(["d"]), tracker, budget)
     assert await all_of(second) + await all_of(third) == "bd"
     assert tracker.call_count == 2
+
+
+@pytest.mark.req("stream.dropped", "D-17")
+@pytest.mark.parametrize("read", [0, 1])
+async def test_a_stream_that_is_dropped_settles_its_account(read: int) -> None:
+    """Broken out of and never closed: paid for what was read, its room given back."""
+    tracker = CostTracker()
+    budget = TokenUsage(llm_calls=1, output_tokens=100)
+    stream = await opened(Speaker(["12345678", "more"]), tracker, budget)
+    for _ in range(read):
+        await anext(stream.text_stream)
+    del stream
+    gc.collect()
+    spent = TokenUsage(SENT, 2, 1) if read else TokenUsage()
+    assert tracker.to_usage() == spent
+    await asyncio.sleep(0)  # the generator is closed by the loop
 
 
 def chunk(text: str) -> dict[str, Any]:
