@@ -478,7 +478,7 @@ def test_a_docstring_does_not_make_a_function_long() -> None:
 
 @pytest.mark.req("house.security")
 def test_no_finding_of_the_security_linter_is_hushed_up_as_a_whole() -> None:
-    project = PACKAGE.parent / "pyproject.toml"
+    project = Path(__file__).parent.parent / "pyproject.toml"
     settings = tomllib.loads(project.read_text(encoding="utf-8"))
     assert settings["tool"]["bandit"] == {"skips": ["B101", "B310", "B311"]}
     wanted = settings["project"]["optional-dependencies"]["dev"]
