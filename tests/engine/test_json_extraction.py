@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine.json_extraction import JsonFinding, extract_json, find_json
 
 if TYPE_CHECKING:
@@ -514,7 +515,7 @@ def test_a_cut_off_rest_matters_only_where_it_could_be_the_answer(
 @pytest.mark.req("json.depth", "D-21")
 def test_what_is_nested_too_deep_is_refused() -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")):
-        levels = 128 // (2 if len(closing) == 2 else 1)
+        levels = MAX_JSON_DEPTH // (2 if len(closing) == 2 else 1)
         good = opening * levels + ("1" if closing != "]" else "") + closing * levels
         assert extract_json(good)
         assert extract_json(f"Result: {good}.")

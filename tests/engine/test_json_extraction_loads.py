@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine._json.strict import (
     Failure,
     attempt,
@@ -18,6 +19,8 @@ from executionkit.engine._json.strict import (
 )
 from executionkit.engine.json_extraction import loads_json
 from tests.engine.test_json_extraction import nasty, values
+
+TOO_MANY = MAX_JSON_DEPTH + 1
 
 
 def refusal(data: Any, **options: Any) -> str:
@@ -77,8 +80,8 @@ def test_it_raises_nothing_but_a_small_value_error(data: str | bytes) -> None:
         ("9" * 5000, "digits"),
         ("[" * 100_000, "deeper than"),
         ("[" * 200_000 + "]" * 200_000, "deeper than"),
-        (b"[" * 129 + b"]" * 129, "deeper than 128 levels"),
-        ('{"a":' * 129 + "1" + "}" * 129, "deeper than 128 levels"),
+        (b"[" * TOO_MANY + b"]" * TOO_MANY, f"deeper than {MAX_JSON_DEPTH} levels"),
+        ('{"a":' * TOO_MANY + "1" + "}" * TOO_MANY, "deeper than"),
     ],
 )
 def test_what_is_not_json_is_refused_in_words(data: str | bytes, words: str) -> None:
@@ -136,7 +139,7 @@ def _nested(item: str, levels: int) -> str:
     ],
 )
 def test_a_chain_is_found_out_whatever_hangs_on_it(item: str) -> None:
-    for levels, deep in ((120, False), (140, True)):
+    for levels, deep in ((MAX_JSON_DEPTH - 8, False), (MAX_JSON_DEPTH + 12, True)):
         text = _nested(item, levels)
         assert too_deep(json.loads(text), text, 0, len(text)) is deep
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from executionkit._constants import MAX_JSON_DEPTH
 from executionkit.engine._json.repair import mend
 from executionkit.engine._json.strings import UnreadableError
 from executionkit.engine.json_extraction import JsonFinding, extract_json, find_json
@@ -454,9 +455,10 @@ def test_a_lost_or_doubled_mark_gives_the_value_or_none(
 
 @pytest.mark.req("json.depth")
 def test_the_reader_keeps_to_the_depth() -> None:
+    more = MAX_JSON_DEPTH + 1
     with pytest.raises(ValueError, match="deeper than"):
-        mend("[" * 200 + "None" + "]" * 200, 0, 404)
-    deep_child = "[" * 128 + "1" + "]" * 128
+        mend("[" * more + "None" + "]" * more, 0, 2 * more + 4)
+    deep_child = "[" * MAX_JSON_DEPTH + "1" + "]" * MAX_JSON_DEPTH
     with pytest.raises(ValueError, match="deeper than"):
         mend(f"[{deep_child},]", 0, len(deep_child) + 3)
     assert mend("[[[None]]]", 0, 10).value == [[[None]]]
