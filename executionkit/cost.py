@@ -111,6 +111,7 @@ class CostTracker:
         "_reserved_input",
         "_reserved_output",
         "_waiters",
+        "_watchers",
     )
 
     def __init__(self) -> None:
@@ -118,6 +119,7 @@ class CostTracker:
         self._cache_read = self._cache_write = self._reasoning = 0
         self._reserved_input = self._reserved_output = self._in_flight = 0
         self._waiters: deque[_Waiter] = deque()
+        self._watchers: list[asyncio.Future[None]] = []
         # How many calls each task has in flight; only where a budget limits them.
         self._owners: dict[_Task, int] = {}
 
@@ -220,10 +222,33 @@ class CostTracker:
         if budget.unlimited:
             return self._reserve(0, 0, None)
         owner = _running_task()
-        fits = self._fits(budget, input_tokens, output_tokens, moment)
-        if owner in self._owners or (fits and not self._waiters):
+        if self._may_go(budget, input_tokens, output_tokens, moment, owner):
             return self._reserve(input_tokens, output_tokens, owner)
         return None
+
+    def has_room(
+        self, budget: Budget, *, input_tokens: int = 0, output_tokens: int = 0
+    ) -> bool:
+        """Whether a call would not have to wait right now.
+
+        Raises:
+            BudgetExhaustedError: When no room is left.
+        """
+        return self._may_go(
+            budget, input_tokens, output_tokens, "before dispatch", _running_task()
+        )
+
+    async def changed(self) -> None:
+        """Wait until a call in flight has ended."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+    def _may_go(
+        self, budget: Budget, sends: int, makes: int, moment: str, owner: _Task
+    ) -> bool:
+        fits = self._fits(budget, sends, makes, moment)
+        return owner in self._owners or (fits and not self._waiters)
 
     def _withdraw(self, waiter: _Waiter) -> None:
         granted = waiter.granted
@@ -257,6 +282,10 @@ class CostTracker:
                 del self._owners[owner]
         if self._waiters:
             self._serve()
+        while self._watchers:
+            watcher = self._watchers.pop()
+            if not watcher.done():
+                watcher.set_result(None)
 
     def _add_tokens(self, usage: TokenUsage) -> None:
         self._input += usage.input_tokens

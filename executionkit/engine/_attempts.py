@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.engine.retry import RetryConfig
 
-__all__ = ("NEVER_RETRIED", "Attempts", "BeforeAttempt", "OnRetry", "say_sent")
+__all__ = (
+    "NEVER_RETRIED",
+    "Attempts",
+    "BeforeAttempt",
+    "OnRetry",
+    "refund_of",
+    "say_sent",
+)
 
 T = TypeVar("T")
 
@@ -152,7 +159,7 @@ class Attempts:
     async def _check(self) -> None:
         """The last word before dispatch: nothing is awaited between it and the call."""
         if self._before_attempt is not None:
-            give_back = _refund_of(self._config.rate_limit_strategy)
+            give_back = refund_of(self._config.rate_limit_strategy)
             try:
                 outcome = self._before_attempt(self.number + 1)
                 if inspect.isawaitable(outcome):
@@ -255,7 +262,7 @@ def _hint(exc: Exception) -> float:
     return seconds if seconds is not None and seconds > 0 else 0.0
 
 
-def _refund_of(strategy: object) -> Callable[[], object]:
+def refund_of(strategy: object) -> Callable[[], object]:
     """How to give back the permit that was had just now."""
     if isinstance(strategy, Limiter):
         return partial(strategy.refund, since=strategy.now())

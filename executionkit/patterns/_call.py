@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
@@ -28,15 +29,18 @@ from executionkit.errors import (
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
 from executionkit.patterns._failures import first_of_group
+from executionkit.patterns._paced import PacedRoom
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
     from executionkit.types import TokenUsage
 
-__all__ = ("Asker", "ModelCall", "checked_complete", "known_secrets")
+__all__ = ("ModelCall", "checked_complete", "known_secrets")
 
 _GRACE: Final = 1.0
 """Seconds that a call whose time is over waits for its trace callback."""
+
+_NO_LIMIT: Final = (None, None)
 
 # Nothing may be awaited any more when one of these ends a coroutine.
 _FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
@@ -91,74 +95,6 @@ def known_secrets(provider: object) -> tuple[str, ...]:
     except Exception:  # noqa: BLE001 - a property of a user's own class
         return ()
     return tuple([item for item in named if isinstance(item, str) and item])
-
-
-class Asker:
-    """How one run asks its model: everything that it spends is in one tracker.
-
-    Args:
-        provider: Answers.
-        max_cost: Budget of the run; see `TokenUsage`.
-        retry: How to retry model calls. None = `DEFAULT_RETRY`.
-        trace: Receives trace events.
-        options: Go to the provider with each request.
-
-    Raises:
-        ValueError: When `max_cost` makes no sense.
-    """
-
-    __slots__ = ("budget", "options", "provider", "retry", "trace", "tracker")
-
-    def __init__(
-        self,
-        provider: LLMProvider,
-        max_cost: TokenUsage | None,
-        retry: RetryConfig | None,
-        trace: TraceCallback | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.provider: LLMProvider = provider
-        self.budget: Budget = Budget.from_usage(max_cost)
-        self.retry: RetryConfig = retry or DEFAULT_RETRY
-        self.trace: TraceCallback | None = trace
-        self.options: dict[str, Any] = options
-        self.tracker: CostTracker = CostTracker()
-
-    def ask(
-        self,
-        messages: Sequence[dict[str, Any]],
-        options: dict[str, Any] | None = None,
-    ) -> Coroutine[Any, Any, LLMResponse]:
-        """One checked call, to be awaited at once; see `checked_complete`.
-
-        Args:
-            messages: OpenAI's chat form.
-            options: For the provider, instead of the run's own.
-        """
-        call = ModelCall(
-            self.provider,
-            messages,
-            self.tracker,
-            self.budget,
-            self.trace,
-            self.options if options is None else options,
-        )
-        return call.run(self.retry)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Texts that must not appear in errors."""
-        return known_secrets(self.provider)
-
-    @property
-    def spent(self) -> TokenUsage:
-        """What has been spent up to now."""
-        return self.tracker.to_usage()
-
-    @property
-    def over_budget(self) -> bool:
-        """Whether more tokens were recorded than `max_cost` allows."""
-        return self.tracker.over(self.budget)
 
 
 class ModelCall:
@@ -240,7 +176,7 @@ class ModelCall:
         if config.rate_limit_strategy is not None or config.budget is not None:
             return await run_with_retry(
                 self.attempt,
-                config,
+                self._paced(config),
                 deadline=deadline,
                 before_attempt=self.reserve,
                 on_retry=self.on_retry,
@@ -258,6 +194,22 @@ class ModelCall:
             if not await course.next_attempt(exc):
                 raise
         return await course.go_on(self.attempt)
+
+    def _paced(self, config: RetryConfig) -> RetryConfig:
+        strategy, limits = config.rate_limit_strategy, self._limits
+        if strategy is None or (limits.input_tokens, limits.output_tokens) == _NO_LIMIT:
+            return config
+        paced = PacedRoom(strategy, self._room, self._has_room)
+        return replace(config, rate_limit_strategy=paced)
+
+    async def _room(self) -> None:
+        while not self._has_room():
+            await self._tracker.changed()
+
+    def _has_room(self) -> bool:
+        return self._tracker.has_room(
+            self._limits, input_tokens=self._sends, output_tokens=self._makes
+        )
 
     async def admit(self, number: int) -> Reservation:
         """Reserve room for attempt `number` (from 1) and report its start."""

@@ -31,7 +31,8 @@ from executionkit.errors import (
     EvaluatorError,
     ExecutionKitError,
 )
-from executionkit.patterns._call import Asker, checked_complete
+from executionkit.patterns._asker import Asker
+from executionkit.patterns._call import checked_complete
 from executionkit.patterns._failures import describe, first_of_group
 from executionkit.patterns._lent import TrackedProvider
 from executionkit.patterns._stream import checked_stream

@@ -44,7 +44,7 @@ async def structured(
     prompt: str,
     *,
     schema: type[_T],
-    validator: Callable[[_T], Verdict | Awaitable[Verdict]] | None = None,
+    validator: Callable[[Any], Verdict | Awaitable[Verdict]] | None = None,
     max_retries: int = 3,
     repair: bool = True,
     native_format: bool | None = None,

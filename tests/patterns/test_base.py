@@ -32,6 +32,7 @@ from executionkit import (
     ProviderError,
     RateLimitError,
     RetryConfig,
+    SlidingWindow,
     StreamingProvider,
     TokenBucket,
     TokenUsage,
@@ -207,14 +208,64 @@ class TestBudget:
         """
         bucket = TokenBucket(rate=1.0, capacity=1.0)
         paced = RetryConfig(rate_limit_strategy=bucket)
-        calls = Calls(ScriptedProvider([reply(10, 500)]), TokenUsage(0, 100))
+        begun = auto_clock.monotonic()
+
+        async def answer(_request: Request) -> LLMResponse:
+            await auto_clock.sleep(0.5)
+            return reply(10, 500)
+
+        calls = Calls(ScriptedProvider(answer), TokenUsage(0, 100))
         outcomes = await asyncio.gather(
             *(calls(paced, max_tokens=10) for _ in range(2)), return_exceptions=True
         )
         assert [type(item) for item in outcomes] == [LLMResponse, BudgetExhaustedError]
-        before = auto_clock.monotonic()
+        assert auto_clock.monotonic() - begun == 1.0
         await bucket.acquire()
-        assert auto_clock.monotonic() == before
+        assert auto_clock.monotonic() - begun == 1.0
+
+    @pytest.mark.req("budget.fresh-permits")
+    async def test_a_permit_is_taken_when_there_is_room_not_long_before(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """Calls that waited for room do not go out together, against the limit."""
+        window = SlidingWindow(1, 1.0)
+        paced = RetryConfig(rate_limit_strategy=window)
+        begun = auto_clock.monotonic()
+        times: list[float] = []
+
+        async def answer(request: Request) -> LLMResponse:
+            times.append(round(auto_clock.monotonic() - begun, 3))
+            if request.number == 1:
+                await auto_clock.sleep(10.0)
+            return reply(1, 10)
+
+        calls = Calls(ScriptedProvider(answer), TokenUsage(0, 100))
+        await asyncio.gather(*(calls(paced, max_tokens=100) for _ in range(4)))
+        assert times == [0.0, 10.0, 11.0, 12.0]
+        assert calls.tracker.to_usage() == TokenUsage(4, 40, 4)
+
+    @pytest.mark.req("budget.fresh-permits", "D-10")
+    async def test_a_token_limit_and_a_rate_limit_get_along(
+        self, auto_clock: FakeClock
+    ) -> None:
+        """Retries, cooldowns, deadlines and refunds are what they were."""
+        bucket = TokenBucket(rate=1.0, capacity=2.0)
+        paced = RetryConfig(base_delay=0.0, rate_limit_strategy=bucket)
+        script: list[Any] = [RateLimitError("busy", retry_after=3.0), reply(1, 200)]
+        calls = Calls(ScriptedProvider(script), TokenUsage(0, 100))
+        begun = auto_clock.monotonic()
+        await calls(paced, max_tokens=10)
+        assert auto_clock.monotonic() - begun == pytest.approx(3.0)
+        left = bucket.stats().available
+        with pytest.raises(BudgetExhaustedError):
+            await calls(paced, max_tokens=10)
+        assert bucket.stats().available == left
+        slow = RetryConfig(rate_limit_strategy=SlidingWindow(1, 60.0))
+        fresh = Calls(ScriptedProvider([reply()]), TokenUsage(0, 100))
+        async with execution_scope(ExecutionContext().with_timeout(5.0)):
+            await fresh(slow)
+            with pytest.raises(DeadlineExceededError, match="nothing was sent"):
+                await fresh(slow)
 
     @pytest.mark.req("D-09", "retry.never-retried")
     async def test_a_budget_error_is_not_retried_even_when_all_errors_are(

@@ -1,0 +1,86 @@
+"""How one run asks its model."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from executionkit.cost import Budget, CostTracker
+from executionkit.engine.retry import DEFAULT_RETRY
+from executionkit.patterns._call import ModelCall, known_secrets
+
+if TYPE_CHECKING:
+    from executionkit._llm import LLMProvider, LLMResponse
+    from executionkit.engine.retry import RetryConfig
+    from executionkit.observability import TraceCallback
+    from executionkit.types import TokenUsage
+
+__all__ = ("Asker",)
+
+
+class Asker:
+    """How one run asks its model: everything that it spends is in one tracker.
+
+    Args:
+        provider: Answers.
+        max_cost: Budget of the run; see `TokenUsage`.
+        retry: How to retry model calls. None = `DEFAULT_RETRY`.
+        trace: Receives trace events.
+        options: Go to the provider with each request.
+
+    Raises:
+        ValueError: When `max_cost` makes no sense.
+    """
+
+    __slots__ = ("budget", "options", "provider", "retry", "trace", "tracker")
+
+    def __init__(
+        self,
+        provider: LLMProvider,
+        max_cost: TokenUsage | None,
+        retry: RetryConfig | None,
+        trace: TraceCallback | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.provider: LLMProvider = provider
+        self.budget: Budget = Budget.from_usage(max_cost)
+        self.retry: RetryConfig = retry or DEFAULT_RETRY
+        self.trace: TraceCallback | None = trace
+        self.options: dict[str, Any] = options
+        self.tracker: CostTracker = CostTracker()
+
+    def ask(
+        self,
+        messages: Sequence[dict[str, Any]],
+        options: dict[str, Any] | None = None,
+    ) -> Coroutine[Any, Any, LLMResponse]:
+        """One checked call, to be awaited at once; see `checked_complete`.
+
+        Args:
+            messages: OpenAI's chat form.
+            options: For the provider, instead of the run's own.
+        """
+        call = ModelCall(
+            self.provider,
+            messages,
+            self.tracker,
+            self.budget,
+            self.trace,
+            self.options if options is None else options,
+        )
+        return call.run(self.retry)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not appear in errors."""
+        return known_secrets(self.provider)
+
+    @property
+    def spent(self) -> TokenUsage:
+        """What has been spent up to now."""
+        return self.tracker.to_usage()
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether more tokens were recorded than `max_cost` allows."""
+        return self.tracker.over(self.budget)
