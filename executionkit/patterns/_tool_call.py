@@ -110,10 +110,11 @@ class ToolRun:
         self.text: str | None = None
         """What the model reads about a success."""
 
-        self.task = asyncio.create_task(self._run(on_loop=on_loop))
         self._timer: TimerHandle | None = None
         if self._limit is not None:
             self._timer = clock.call_later(self._limit, self._expire)
+        # Last: with an eager task factory, the tool may have ended when this returns.
+        self.task = asyncio.create_task(self._run(on_loop=on_loop))
 
     def cancel(self) -> None:
         """The caller is gone: stop the tool; see `stop_runs`."""

@@ -919,3 +919,24 @@ async def test_errors_of_the_event_loop_are_not_hidden(
     assert problems == []
     assert not recwarn.list
     assert sys.exc_info() == (None, None, None)
+
+
+@pytest.mark.req("react.eager-tasks")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with 3.12")
+async def test_a_tool_that_ends_within_the_making_of_its_task(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An eager task factory runs it at once; its timer is not left behind."""
+
+    async def instant() -> str:
+        return "done"
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 - new
+    try:
+        result = await run_one(instant)
+    finally:
+        loop.set_task_factory(None)
+    assert (result.result, result.error) == ("done", None)
+    assert fake_clock.pending == 0
+    assert not caplog.text
