@@ -292,6 +292,31 @@ def test_tokens_of_messages_are_estimated_from_their_text() -> None:
     assert estimate_tokens(messages) == 12
 
 
+def test_what_is_no_json_counts_as_no_tokens() -> None:
+    loop: dict[str, object] = {}
+    loop["self"] = loop
+    assert estimate_tokens([{"content": "x" * 8}], [loop]) == 2
+    assert estimate_tokens([], [object()]) > 0
+
+
+async def test_a_cancelled_watcher_is_no_matter() -> None:
+    tracker = CostTracker()
+    held = await tracker.admit(budget(output_tokens=10))
+    gone, stays = (asyncio.create_task(tracker.changed()) for _ in range(2))
+    await settle()
+    gone.cancel()
+    await settle()
+    assert not stays.done()
+    held.keep()
+    await stays
+
+
+def test_a_limited_call_driven_by_hand_needs_no_loop() -> None:
+    held = CostTracker().admit_now(budget(output_tokens=10))
+    assert held is not None
+    held.keep()
+
+
 @pytest.mark.req("cost.cancelled-runs-are-not-forgotten")
 def test_lost_cost_goes_to_the_nearest_collector() -> None:
     booked: list[TokenUsage] = []

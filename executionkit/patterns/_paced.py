@@ -38,7 +38,7 @@ class PacedRoom:
         self._strategy: Any = strategy
         self._room = room
         self._has_room = has_room
-        self._refund: Callable[[], object] = _nothing
+        self._refund: Callable[[], object] = int  # nothing to give back yet
 
     async def acquire(self, timeout: float | None = None) -> None:
         """Wait for room and a permit; nothing is awaited after the last look."""
@@ -64,7 +64,3 @@ class PacedRoom:
     def refund(self) -> None:
         """Give the permit back."""
         self._refund()
-
-
-def _nothing() -> None:
-    return

@@ -65,6 +65,7 @@ from executionkit.patterns.base import (
     check_max_tokens,
     check_options,
     check_positive,
+    first_of_group,
     run_checkpoint,
     spending,
 )
@@ -243,6 +244,25 @@ class TestBudget:
         await asyncio.gather(*(calls(paced, max_tokens=100) for _ in range(4)))
         assert times == [0.0, 10.0, 11.0, 12.0]
         assert calls.tracker.to_usage() == TokenUsage(4, 40, 4)
+
+    @pytest.mark.req("budget.fresh-permits")
+    async def test_a_permit_that_comes_when_the_room_is_gone_is_given_back(
+        self, auto_clock: FakeClock
+    ) -> None:
+        bucket = TokenBucket(rate=1.0, capacity=1.0)
+        await bucket.acquire()
+        paced = RetryConfig(rate_limit_strategy=bucket)
+        begun = auto_clock.monotonic()
+        times: list[float] = []
+
+        async def answer(_request: Request) -> LLMResponse:
+            times.append(round(auto_clock.monotonic() - begun, 3))
+            await auto_clock.sleep(4.0)
+            return reply(1, 10)
+
+        calls = Calls(ScriptedProvider(answer), TokenUsage(0, 100))
+        await asyncio.gather(*(calls(paced, max_tokens=60) for _ in range(2)))
+        assert times == [1.0, 5.0]
 
     @pytest.mark.req("budget.fresh-permits", "D-10")
     async def test_a_token_limit_and_a_rate_limit_get_along(
@@ -1039,6 +1059,20 @@ class TestCancellation:
             return both(), check
 
         await everywhere(make)
+
+
+class TestManyFailures:
+    def test_a_long_text_and_a_long_list_are_cut(self) -> None:
+        group = ExceptionGroup("g", [ValueError("x" * 9000) for _ in range(50)])
+        first = first_of_group(group)
+        assert len(first.__notes__) == 21
+        assert all(len(note) < 600 for note in first.__notes__)
+        assert first.__notes__[-1] == "also: 29 more failures"
+
+    def test_an_interrupt_comes_before_everything_else(self) -> None:
+        stop = KeyboardInterrupt()
+        group = BaseExceptionGroup("g", [PermanentError("no"), stop])
+        assert first_of_group(group) is stop
 
 
 class TestSpending:

@@ -506,6 +506,18 @@ class TestDeadlineAndCancellation:
             await task
         assert caught.value.metadata["best_text"] == "draft"
 
+    @pytest.mark.req("patterns.deadline")
+    async def test_the_runs_deadline_is_no_failing_judge_whichever_timer_is_first(
+        self, fake_clock: FakeClock
+    ) -> None:
+        async def late(_text: str, _provider: object) -> float:
+            fake_clock._now += 5.0  # no timer has fired yet
+            raise DeadlineExceededError("late")
+
+        async with execution_scope(ExecutionContext().with_timeout(2.0)):
+            with pytest.raises(DeadlineExceededError, match="late"):
+                await refine_loop(drafts(), "x", evaluator=late)
+
     @pytest.mark.req("refine.judge-fails")
     async def test_a_deadline_of_the_evaluators_own_is_a_failing_judge(
         self, auto_clock: FakeClock
