@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import base64
+import re
+from contextlib import suppress
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import (
+    SplitResult,
+    parse_qsl,
+    quote,
+    unquote,
+    urlsplit,
+    urlunsplit,
+)
 
-from executionkit._redact import redact_url
+from executionkit._redact import PLACEHOLDER, redact_url
 
 __all__ = ("Target", "target_of")
 
 _SAFE: Final = "/?:@!$&'()*+,;=-._~%"
+_AUTHORITY_END: Final = re.compile(r"[/?#]")
 _NO_HOST: Final = "needs a host (and a port from 0 to 65535, if any)"
 _MIN_SECRET_CHARS: Final = 4
 
@@ -29,8 +39,18 @@ class Target(NamedTuple):
 
 
 def _refuse(base_url: str, why: str) -> ValueError:
-    shown = redact_url(base_url)
+    shown = _hide_port(redact_url(base_url))
     return ValueError(f"`base_url` {why}, got {shown!r}")
+
+
+def _hide_port(url: str) -> str:
+    """`url` without a port that is no number: that is a password without its host."""
+    scheme, mark, rest = url.partition("://")
+    where = _AUTHORITY_END.split(rest, maxsplit=1)[0]
+    host, colon, port = where.rpartition(":")
+    if not colon or not port or port.isdigit() or "]" in port:
+        return url
+    return f"{scheme}{mark}{host}:{PLACEHOLDER}{rest[len(where) :]}"
 
 
 def _check(base_url: str) -> None:
@@ -39,6 +59,16 @@ def _check(base_url: str) -> None:
         raise _refuse(base_url, "scheme must be 'http' or 'https'")
     if any(char.isspace() or not char.isprintable() for char in base_url):
         raise _refuse(base_url, "must not contain spaces or control characters")
+
+
+def _split(url: str) -> tuple[SplitResult, str, int | None] | None:
+    """`url` in parts, its host, its port; None when it has no usable host and port."""
+    # What is raised here has the port in its text, which may be a password.
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.hostname:
+            return parts, parts.hostname, parts.port
+    return None
 
 
 def target_of(base_url: str, path: str) -> Target:
@@ -53,13 +83,10 @@ def target_of(base_url: str, path: str) -> Target:
     """
     text = base_url.strip()
     _check(text)
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise _refuse(text, _NO_HOST) from None
-    if not host:
+    address = _split(text)
+    if address is None:
         raise _refuse(text, _NO_HOST)
+    parts, host, port = address
     where = f"[{host}]" if ":" in host else host
     if port is not None:
         where += f":{port}"

@@ -72,5 +72,15 @@ def test_name_and_password_become_a_header_and_stay_secret() -> None:
     assert "abcd1234" not in str(caught.value)
 
 
+@pytest.mark.req("D-23")
+@pytest.mark.parametrize("rest", ["", "/v1", "?x=1", "#x"])
+def test_a_password_whose_host_was_forgotten_is_not_shown(rest: str) -> None:
+    """D-23: it stands where a port would; the error and what led to it keep it."""
+    with pytest.raises(ValueError, match="needs a host") as caught:
+        target_of(f"http://me:hunter22{rest}", PATH)
+    assert f"'http://me:[REDACTED]{rest}'" in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
 def test_a_version_in_the_query_is_no_secret() -> None:
     assert target_of("https://h.example?api-version=2024-06-01", PATH).secrets == ()
