@@ -61,8 +61,8 @@ JsonValue: TypeAlias = Any
 JsonObject: TypeAlias = Mapping[str, Any]
 """A JSON object."""
 
-Evaluator: TypeAlias = "Callable[[str, LLMProvider], Awaitable[float]]"
-"""Scores a text: `(text, provider) -> float in [0, 1]`."""
+Evaluator: TypeAlias = "Callable[[str, LLMProvider], Awaitable[float] | float]"
+"""Scores a text: `(text, provider) -> float in [0, 1]`; sync or async."""
 
 CheckpointCallback: TypeAlias = Callable[
     [int, dict[str, Any]], "Awaitable[None] | None"
@@ -172,12 +172,58 @@ class TerminationReason(StrEnum):
     """The final answer was cut off at the token limit."""
 
 
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        msg = f"`name` of a tool must be a str, got {type(name).__name__}"
+        raise TypeError(msg)
+    if not name or any(char.isspace() for char in name):
+        msg = (
+            f"`name` of a tool must have no white space and not be empty, got {name!r}"
+        )
+        raise ValueError(msg)
+
+
+def _check_kinds(name: str, parameters: Any, execute: Any) -> None:
+    if not isinstance(parameters, Mapping):
+        msg = (
+            f"`parameters` of the tool '{name}' must be a JSON Schema of its arguments "
+            f"(a mapping), got {type(parameters).__name__}"
+        )
+        raise TypeError(msg)
+    if not callable(execute):
+        msg = (
+            f"`execute` of the tool '{name}' must be a function that takes the "
+            f"arguments as keywords, got {type(execute).__name__}"
+        )
+        raise TypeError(msg)
+
+
+def _check_seconds(name: str, timeout: Any) -> None:
+    if timeout is None:
+        return
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not timeout > 0:  # False for NaN
+        msg = (
+            f"`timeout` of the tool '{name}' must be > 0 seconds, or None for no "
+            f"limit; got {timeout!r}"
+        )
+        raise ValueError(msg)
+
+
 @sealed
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call."""
+    """A function that a model may call.
+
+    Raises:
+        TypeError: When `name`, `parameters` or `execute` are of a wrong kind.
+        ValueError: When `name` is empty or has white space, or `timeout` is no number
+            above 0.
+    """
 
     name: str
+    """Not empty, without white space; servers may allow letters, digits, `_`, `-` only."""
+
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments (an object schema); kept read-only."""
@@ -186,7 +232,7 @@ class Tool:
     """Called with the arguments as keywords. Async, or sync (run in a thread)."""
 
     timeout: float | None = DEFAULT_TOOL_TIMEOUT
-    """Seconds one call may run. None = no limit."""
+    """Seconds one call may run, 30 unless said otherwise. None = no limit."""
 
     _: KW_ONLY
 
@@ -207,6 +253,9 @@ class Tool:
     version: str = "1.0.0"
 
     def __post_init__(self) -> None:
+        _check_name(self.name)
+        _check_kinds(self.name, self.parameters, self.execute)
+        _check_seconds(self.name, self.timeout)
         object.__setattr__(self, "parameters", freeze_mapping(self.parameters))
         object.__setattr__(self, "tags", frozenset(self.tags))
 

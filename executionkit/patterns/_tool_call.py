@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
@@ -70,6 +70,7 @@ class ToolRun:
         "_left",
         "_limit",
         "_made",
+        "_on_failure",
         "_on_progress",
         "_progress",
         "_started",
@@ -90,8 +91,10 @@ class ToolRun:
         *,
         on_loop: bool,
         on_progress: ProgressCallback | None = None,
+        on_failure: Callable[[ToolCall, BaseException], None] | None = None,
     ) -> None:
         self._tool = tool
+        self._on_failure = on_failure
         self._call = call
         self._on_progress = on_progress
         self._progress: Progress | None = None
@@ -243,10 +246,15 @@ class ToolRun:
         name = self._call.name
         if self._expired and isinstance(exc, asyncio.CancelledError):
             return self._timed_out()
+        if self._on_failure is not None:
+            self._on_failure(self._call, exc)
         kind = type(exc).__name__
         failed = ToolExecutionError(name, exc)
         details = {"tool_name": name, "type": kind}
-        return self._failed(failed.code, f"Tool '{name}' failed: {kind}", exc, details)
+        text = f"Tool '{name}' failed: {kind}"
+        if isinstance(exc, TypeError):
+            text += _misfit(self._tool.execute, self._call.arguments)
+        return self._failed(failed.code, text, exc, details)
 
     def _timed_out(self) -> ToolResult:
         name, limit = self._call.name, self._limit or 0.0
@@ -277,6 +285,23 @@ class ToolRun:
             duration=duration,
             is_partial=bool(made),
         )
+
+
+def _misfit(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """How a function cannot be called with the arguments; empty when it can.
+
+    A tool whose function names its parameters otherwise than its schema fails always.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""  # cannot be inspected
+    try:
+        signature.bind(**arguments)
+    except TypeError as exc:
+        names = ", ".join(signature.parameters)  # not the defaults: the model reads it
+        return f": its function ({names}) does not fit its `parameters`: {exc}"
+    return ""
 
 
 def _close_unused(made: object) -> None:

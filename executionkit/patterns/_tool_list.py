@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from executionkit._arguments import check_callable, shown
+from executionkit._redact import redact
 from executionkit.calls import ErrorInfo, ToolCall, ToolResult
 from executionkit.context import remaining_deadline
 from executionkit.engine.schema import SchemaError, Validator, compile_schema
@@ -20,14 +24,22 @@ from executionkit.types import Tool
 
 __all__ = ("ToolListRunner",)
 
+_MAX_FRAMES: Final = 30
+_MAX_LOGGED: Final = 20_000
+_log = logging.getLogger("executionkit")
+
 
 class _Entry:
     """What one tool needs at call time, worked out once."""
 
-    __slots__ = ("on_loop", "timeout", "tool", "validator")
+    __slots__ = ("_has_failed", "_secrets", "on_loop", "timeout", "tool", "validator")
 
-    def __init__(self, tool: Tool, timeout: float | None) -> None:
+    def __init__(
+        self, tool: Tool, timeout: float | None, secrets: tuple[str, ...]
+    ) -> None:
         self.tool = tool
+        self._secrets = secrets
+        self._has_failed = False
         self.timeout = _checked_timeout(tool, timeout)
         self.on_loop = is_async(tool.execute)
         try:
@@ -35,6 +47,27 @@ class _Entry:
         except SchemaError as exc:
             exc.add_note(f"In `parameters` of the tool '{tool.name}'")
             raise
+
+    def note_failure(self, call: ToolCall, exc: BaseException) -> None:
+        """Log what the tool raised: the model is told the type only.
+
+        The first failure of a tool is a warning, the others are for debugging.
+        """
+        level = logging.DEBUG if self._has_failed else logging.WARNING
+        self._has_failed = True
+        if not _log.isEnabledFor(level):
+            return
+        text = "".join(traceback.format_exception(exc, limit=_MAX_FRAMES))
+        # Cut twice: a secret that the first cut halves is gone with the second.
+        shown_text = redact(text[: 2 * _MAX_LOGGED], secrets=self._secrets)[
+            :_MAX_LOGGED
+        ]
+        _log.log(
+            level,
+            "tool '%s' failed (further failures of it are logged at DEBUG):\n%s",
+            call.name,
+            shown_text.rstrip(),
+        )
 
 
 def _checked_timeout(tool: Tool, timeout: float | None) -> float | None:
@@ -45,6 +78,18 @@ def _checked_timeout(tool: Tool, timeout: float | None) -> float | None:
         msg = f"`timeout` of the tool '{tool.name}' must be > 0 seconds, got {limit!r}"
         raise ValueError(msg)
     return limit
+
+
+def _check_collection(tools: object) -> None:
+    if isinstance(tools, Tool):
+        msg = f"`tools` must be a list of `Tool`s, got one Tool; pass [{tools.name}]"
+        raise TypeError(msg)
+    if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes)):
+        msg = (
+            f"`tools` must be a list of `Tool`s or a ToolRunner, got {shown(tools)}; "
+            "leave it out, or pass [], for none"
+        )
+        raise TypeError(msg)
 
 
 class ToolListRunner:
@@ -60,9 +105,11 @@ class ToolListRunner:
         tools: The tools; names must be unique.
         timeout: Seconds per call, instead of each tool's own. None = the tool's.
         on_progress: Called with each value that a generator tool yields.
+        secrets: Texts that must not appear in the log.
 
     Raises:
-        TypeError: When something in `tools` is not a `Tool`, or `on_progress` is async.
+        TypeError: When `tools` is no collection of `Tool`s, or `on_progress` is no
+            plain function.
         ValueError: When two tools have one name, or a timeout is not above 0.
         SchemaError: When the parameters of a tool are no JSON Schema.
     """
@@ -73,7 +120,12 @@ class ToolListRunner:
         *,
         timeout: float | None = None,
         on_progress: ProgressCallback | None = None,
+        secrets: tuple[str, ...] = (),
     ) -> None:
+        _check_collection(tools)
+        if on_progress is not None:
+            hint = "pass a function `(call, item)`"
+            check_callable("on_progress", on_progress, hint=hint)
         if inspect.iscoroutinefunction(on_progress):
             msg = "`on_progress` must be a plain function: it is never awaited"
             raise TypeError(msg)
@@ -87,7 +139,7 @@ class ToolListRunner:
                 raise TypeError(msg)
             if tool.name in self._entries and tool.name not in doubles:
                 doubles.append(tool.name)
-            self._entries[tool.name] = _Entry(tool, timeout)
+            self._entries[tool.name] = _Entry(tool, timeout, secrets)
         if doubles:
             msg = f"tool names must be unique; given more than once: {doubles}"
             raise ValueError(msg)
@@ -135,6 +187,7 @@ class ToolListRunner:
             entry.timeout,
             on_loop=entry.on_loop,
             on_progress=self._on_progress,
+            on_failure=entry.note_failure,
         )
 
     async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from executionkit._arguments import (
+    check_budget,
+    check_callable,
+    check_prompt,
+    check_provider,
+    check_retry,
+    check_trace,
+    shown,
+)
 from executionkit._constants import DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_TOKENS
 from executionkit.calls import ToolRunner
 from executionkit.engine.messages import user_message
@@ -109,16 +118,20 @@ async def react_loop(
             `tool_choice` that forces calls holds until the first one was made.
 
     Returns:
-        The final answer. Metadata: `rounds`, `tool_calls_made` (names),
-        `rejected_tool_calls`, `truncated_responses`, `truncated_observations`,
+        The final answer. Metadata: `rounds`, `tool_calls_made` (the names of all calls
+        that the model asked for, run or not), `rejected_tool_calls` (how many were
+        over a limit of calls; unknown tools, wrong arguments and refused approvals
+        are not among them), `truncated_responses`, `truncated_observations`,
         `messages_trimmed`, `summarized`, `termination_reason` (a
         `TerminationReason`), `messages` (the whole conversation), `tool_results`
-        (complete, in order), `tools_offered`, `tools_never_called` (offered, but no
+        (complete, in order; `exception` of each is what the tool raised, of which the
+        model sees the type only), `tools_offered`, `tools_never_called` (offered, but no
         call came: the server or its template may not support them),
         `history_repairs`, `over_budget`, and `refusal` when the model refused.
 
     Raises:
-        TypeError: When the provider cannot call tools, or an option looks misspelt.
+        TypeError: When the provider cannot call tools, an argument is of the wrong
+            kind, or an option looks misspelt.
         ValueError: For arguments out of range, and malformed `messages`.
         MaxIterationsError: When `max_rounds` is reached; with cost and metadata.
         NoProgressError: When rounds repeat; a `MaxIterationsError`.
@@ -133,6 +146,7 @@ async def react_loop(
     if tool_mode not in {"native", "json"}:
         msg = f'tool_mode must be "native" or "json", got {tool_mode!r}'
         raise ValueError(msg)
+    check_provider(provider)
     if tool_mode == "native":
         raise_unless_tools(provider)
     check_options(react_loop, options)
@@ -144,12 +158,17 @@ async def react_loop(
         max_history_messages=_or(max_history_messages, 1),
     )
     check_max_tokens(max_tokens)
+    check_budget("max_cost", max_cost)
+    check_retry("retry", retry)
+    check_trace(trace)
     _check_more(max_repeated_rounds, tool_timeout, approval_gate)
+    _check_callables(on_checkpoint, summarizer)
+    _check_transcript(transcript)
     limits = CallLimits(max_tool_calls_per_round, max_tool_calls, tool_call_limits)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
     asker = Asker(provider, max_cost, retry, trace, settings)
     history, repairs = _start(prompt, messages)
-    runner = _runner(tools, tool_timeout, on_progress)
+    runner = _runner(tools, tool_timeout, on_progress, asker.secrets)
     schemas = [dict(item) for item in await runner.tool_schemas()]
     offered = tool_names(schemas)
     limits.check_names(offered)
@@ -205,13 +224,31 @@ def _check_more(
         raise TypeError(msg)
 
 
+def _check_callables(on_checkpoint: object, summarizer: object) -> None:
+    if on_checkpoint is not None:
+        hint = "pass a function `(index, state)`"
+        check_callable("on_checkpoint", on_checkpoint, hint=hint)
+    if summarizer is not None:
+        hint = "pass an async function `(messages)`"
+        check_callable("summarizer", summarizer, hint=hint)
+
+
+def _check_transcript(transcript: object) -> None:
+    if transcript is not None and not isinstance(transcript, list):
+        msg = f"`transcript` must be a list, which is then filled; got {shown(transcript)}"
+        raise TypeError(msg)
+
+
 def _runner(
     tools: Iterable[Tool] | ToolRunner,
     timeout: float | None,
     on_progress: ProgressCallback | None,
+    secrets: tuple[str, ...],
 ) -> ToolRunner:
     if not isinstance(tools, ToolRunner):
-        return ToolListRunner(tools, timeout=timeout, on_progress=on_progress)
+        return ToolListRunner(
+            tools, timeout=timeout, on_progress=on_progress, secrets=secrets
+        )
     if on_progress is not None:
         msg = "`on_progress` needs a list of tools; a ToolRunner reports its own way"
         raise ValueError(msg)
@@ -228,6 +265,7 @@ def _start(
         if prompt is None:
             msg = "react_loop requires either prompt or messages"
             raise ValueError(msg)
+        check_prompt("prompt", prompt)
         return [user_message(prompt)], 0
     history, repairs = mend_history(messages)
     if not history:

@@ -395,6 +395,18 @@ class TestFailures:
 
     async def test_wrong_arguments_of_the_function_are_a_failure(self) -> None:
         result = await run_one(awaitable, arguments={"a": 1})
+        assert result.error is not None
+        assert result.error.startswith("Tool 't' failed: TypeError: its function ")
+        assert "does not fit its `parameters`: " in result.error
+        assert "unexpected keyword argument 'a'" in result.error
+
+    async def test_a_type_error_within_the_function_is_not_taken_for_a_misfit(
+        self,
+    ) -> None:
+        def broken() -> None:
+            raise TypeError
+
+        result = await run_one(broken)
         assert result.error == "Tool 't' failed: TypeError"
 
     @pytest.mark.req("TX-08")
