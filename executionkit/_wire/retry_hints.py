@@ -21,7 +21,7 @@ __all__ = ("parse_duration", "parse_retry_after", "retry_hint")
 
 _RATE_LIMITED: Final = 429
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(?:\d{1,12}(?:\.\d{1,12})?(?:ms|s|m|h|d))+")
+_DURATION: Final = re.compile(r"(?:\d{1,12}(?:\.\d{1,12})?(?:ms|s|m|h|d))+", re.ASCII)
 _DURATION_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(ms|s|m|h|d)")
 _MAX_CHARS: Final = 100
 # A plain number above this is a date in seconds, above the second one in milliseconds.
@@ -45,7 +45,8 @@ def parse_duration(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    if len(text) > _MAX_CHARS:
+    # Python also reads `1_000` and digits of other scripts, which no server means.
+    if len(text) > _MAX_CHARS or "_" in text or not text.isascii():
         return None
     try:
         value = float(text)

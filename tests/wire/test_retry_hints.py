@@ -43,6 +43,7 @@ def test_retry_after_is_read_as_seconds_and_never_shortened(
     "value",
     [
         *("0", "-1", "nan", "inf", "-inf", "soon", "", "1e999", "9" * 5000),
+        *("1_000", "\u0663", "\u0663s", "1\u0660m"),
         formatdate(NOW - 30, usegmt=True),
         "Tue, 99 Nov 2023 22:13:50 GMT",
         "Tue, 14 Nov 99999999999 22:13:50 GMT",
