@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from executionkit._http.httpx import HttpxTransport
 from executionkit.anthropic import AnthropicProvider
 from executionkit.errors import ExecutionKitError
 from executionkit.provider import Provider
@@ -94,7 +95,7 @@ async def failures(provider: Provider | AnthropicProvider) -> list[ExecutionKitE
 
 
 @pytest.mark.req("OB-04", "D-22", "D-23", "D-41")
-@pytest.mark.parametrize("transport", ["aiohttp", "httpx2", "stdlib"])
+@pytest.mark.parametrize("transport", ["aiohttp", "httpx2", "httpx", "stdlib"])
 @pytest.mark.parametrize("name", REPLIES)
 async def test_no_failure_shows_a_secret(
     name: str, transport: str, caplog: pytest.LogCaptureFixture
@@ -120,8 +121,6 @@ async def test_no_failure_shows_a_secret(
             for secret in SECRETS:
                 assert secret not in repr(provider) + str(provider)
     for record in caplog.records:
-        if record.name.startswith("httpcore"):  # echoes of the server, at DEBUG
-            continue
         logged = f"{record.getMessage()} {record.args} {record.exc_text}"
         for secret in SECRETS:
             assert secret not in logged, record
@@ -147,3 +146,27 @@ def test_what_must_not_be_shown_is_known_by_its_value() -> None:
         Provider(base, "m", headers={"X-Goog-Api-Key": KEY}),
     ):
         assert set(SECRETS) <= set(provider._endpoint.secrets)
+
+
+@pytest.mark.req("OB-04")
+@pytest.mark.parametrize("library", ["httpx2", "httpx"])
+async def test_a_client_of_the_users_own_logs_no_query_of_ours(
+    library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OB-04: and what it logs of other requests is left as it is."""
+    module = pytest.importorskip(library)
+    caplog.set_level(logging.DEBUG)
+    reply = json_reply({"error": "no"}, status=400, headers={"x-echo": KEY})
+    async with ScriptedServer(reply) as server, module.AsyncClient() as client:
+        transport = HttpxTransport(
+            module, max_connections=9, max_response_bytes=9999, client=client
+        )
+        base = f"{server.url}?key={QUERY}"
+        assert await failures(Provider(base, "m", KEY, transport=transport))
+        assert "chat/completions" in caplog.text
+        assert KEY not in caplog.text
+        assert QUERY not in caplog.text
+        caplog.clear()
+        await client.get(f"{server.url}/own?key={QUERY}")
+    assert f"/own?key={QUERY}" in caplog.text
+    assert f"b'x-echo', b'{KEY}'" in caplog.text

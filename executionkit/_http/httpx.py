@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextvars import ContextVar
 from functools import lru_cache
@@ -23,6 +24,43 @@ __all__ = ("HttpxTransport",)
 _CONNECT_LIMITS = frozenset({"ConnectTimeout", "PoolTimeout"})
 
 _attempt: ContextVar[Attempt | None] = ContextVar("executionkit_httpx", default=None)
+_ours: ContextVar[bool] = ContextVar("executionkit_httpx_ours", default=False)
+
+
+class _Discreet(logging.Filter):
+    """Keeps keys out of what the libraries log of requests of ours.
+
+    httpx logs addresses, whose query may hold a key; httpcore logs the headers of
+    replies and pieces of broken ones, in which a server may echo it. Of others'
+    requests nothing is changed.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not _ours.get():
+            return True
+        if record.name.startswith("httpcore"):
+            if str(record.msg).startswith("receive_response"):
+                record.msg = str(record.msg).partition(" ")[0]
+        elif isinstance(record.args, tuple):
+            record.args = tuple(_without_query(item) for item in record.args)
+        return True
+
+
+_discreet = _Discreet()
+
+
+def _without_query(value: object) -> object:
+    """What a log shows of `value`: an address without its query, the rest as it is."""
+    if isinstance(value, (int, float)):
+        return value
+    return str(value).partition("?")[0]
+
+
+def _be_discreet() -> None:
+    """Attach the filter, once, to the loggers that tell of single requests."""
+    for httpx, httpcore in (("httpx", "httpcore"), ("httpx2", "httpcore2")):
+        for name in (httpx, f"{httpcore}.http11", f"{httpcore}.http2"):
+            logging.getLogger(name).addFilter(_discreet)
 
 
 class _Stream:
@@ -237,9 +275,13 @@ class _Response:
         return data
 
     async def more(self) -> bytes:
-        async for data in self._body:
-            if data:
-                return data
+        token = _ours.set(True)
+        try:
+            async for data in self._body:
+                if data:
+                    return data
+        finally:
+            _ours.reset(token)
         self.complete = True
         return b""
 
@@ -278,6 +320,7 @@ class HttpxTransport(BaseTransport[_Clients]):
         self._client = client
 
     def _new_client(self) -> _Clients:
+        _be_discreet()
         return _Clients(self._library, self._tls, self._client)
 
     @staticmethod
@@ -307,7 +350,7 @@ class HttpxTransport(BaseTransport[_Clients]):
             content=call.body,
             extensions=extensions,
         )
-        token = _attempt.set(attempt)
+        token, mine = _attempt.set(attempt), _ours.set(True)
         try:
             response = await client.for_call(call).send(
                 request, stream=True, follow_redirects=False
@@ -318,4 +361,5 @@ class HttpxTransport(BaseTransport[_Clients]):
             raise
         finally:
             _attempt.reset(token)
+            _ours.reset(mine)
         return _Response(response)
