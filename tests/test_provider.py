@@ -449,7 +449,7 @@ class TestLoops:
                 async with ScriptedServer(OK) as server:
                     urls.append(server.url)
                     started.set()
-                    while not stop.is_set():  # noqa: ASYNC110 - another thread's event
+                    while not stop.is_set():
                         await asyncio.sleep(0.005)
 
             asyncio.run(main())

@@ -219,7 +219,8 @@ class TestJudge:
     async def judge(self, *script: Any, **options: Any) -> tuple[Any, Any]:
         provider: Any = ScriptedProvider(script)
         provider.supports_response_format = options.pop("able", False)
-        score = await default_judge(100, **options)("a draft", provider)
+        judge: Any = default_judge(100, **options)
+        score = await judge("a draft", provider)
         return score, provider.requests
 
     @pytest.mark.req("judge.request")
