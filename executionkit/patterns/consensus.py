@@ -76,7 +76,8 @@ async def consensus(
         The winner as the model wrote it; the score is the share of votes it got.
         Metadata: `agreement_ratio`, `unique_responses`, `tie_count`, `votes`,
         `empty_samples`, `truncated_samples`, `samples_used`, `samples_saved`,
-        `over_budget`.
+        `answers` (the texts that came, in the order of the samples, those that do not
+        vote among them), `over_budget`.
 
     Raises:
         ConsensusFailedError: When no sample can vote, or unanimity is broken.
@@ -84,8 +85,11 @@ async def consensus(
         DeadlineExceededError: When the deadline of the current context has passed.
         EvaluatorError: When the normalizer raises, or gives something else than text.
         LLMError: When a sample fails for good; the other ones are cancelled.
+            All library errors hold the votes so far, and the texts in
+            `metadata["answers"]`.
         ValueError: For an argument out of range.
-        TypeError: For an option that looks like a misspelt parameter.
+        TypeError: For an argument of the wrong kind, and for an option that is a
+            parameter of something else, or looks like a misspelt one.
     """
     check_options(consensus, options)
     check_positive(num_samples=num_samples, max_concurrency=max_concurrency)
@@ -145,11 +149,12 @@ class _Count:
         # Position of the sample -> (what is compared, what was written).
         self._votes: dict[int, tuple[str, str]] = {}
         self._kinds: dict[str, str] = {}
+        self._answers: dict[int, str] = {}
         self._used = self._empty = self._truncated = 0
 
     def add(self, index: int, response: LLMResponse) -> None:
         self._used += 1
-        content = response.content
+        content = self._answers[index] = response.content
         if response.was_truncated:
             self._truncated += 1
         elif not content or content.isspace():
@@ -195,6 +200,7 @@ class _Count:
             "truncated_samples": self._truncated,
             "samples_used": self._used,
             "samples_saved": self._asked - self._used,
+            "answers": tuple([text for _, text in sorted(self._answers.items())]),
         }
 
 

@@ -101,6 +101,8 @@ async def map_reduce(
         LLMError: When a call fails for good.
             All library errors hold the answers so far, by position, in
             `metadata["mapped_outputs"]`, and the failures in `metadata["failed"]`.
+            When it was an input that ended the run, its position is in
+            `metadata["failed_index"]`, and its failure among the others.
     """
     _check(inputs, map_prompt_template, reduce_prompt_template, on_error, stream)
     check_options(map_reduce, options)
@@ -203,6 +205,7 @@ class _MapPhase:
         self._secrets = secrets
         self._outputs: dict[int, str] = {}
         self._failed: dict[int, str] = {}
+        self._ended_by: int | None = None
         self.truncated = 0
         self.empty = 0
 
@@ -218,9 +221,10 @@ class _MapPhase:
 
     def add(self, index: int, outcome: LLMResponse | BaseException) -> None:
         if isinstance(outcome, BaseException):
-            if self.is_fatal(outcome):
-                raise outcome
             self._failed[index] = describe(outcome, self._secrets)
+            if self.is_fatal(outcome):
+                self._ended_by = index
+                raise outcome
             return
         self.truncated += outcome.was_truncated
         self.empty += not outcome.content.strip()
@@ -250,4 +254,10 @@ class _MapPhase:
         ]
 
     def partial(self) -> dict[str, Any]:
-        return {"mapped_outputs": dict(self._outputs), "failed": self.failures()}
+        facts: dict[str, Any] = {
+            "mapped_outputs": dict(self._outputs),
+            "failed": self.failures(),
+        }
+        if self._ended_by is not None:
+            facts["failed_index"] = self._ended_by
+        return facts

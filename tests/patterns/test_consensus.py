@@ -78,6 +78,42 @@ class Doors:
             await settle(5)
 
 
+class TestAnswers:
+    """The texts that were paid for are kept, whatever becomes of the vote."""
+
+    @pytest.mark.req("consensus.answers-kept")
+    async def test_an_error_carries_the_answers_that_came(self) -> None:
+        with pytest.raises(BudgetExhaustedError) as caught:
+            await consensus(
+                answers("a", "b", "c"), "?", max_cost=TokenUsage(llm_calls=2)
+            )
+        assert caught.value.metadata["answers"] == ("a", "b")
+
+    @pytest.mark.req("consensus.answers-kept")
+    async def test_what_does_not_vote_is_among_them(self) -> None:
+        with pytest.raises(ConsensusFailedError) as caught:
+            await vote(cut("half"), "", cut("of it"))
+        assert caught.value.metadata["answers"] == ("half", "", "of it")
+
+    @pytest.mark.req("consensus.answers-kept")
+    async def test_an_answer_that_the_normalizer_cannot_take_is_among_them(
+        self,
+    ) -> None:
+        with pytest.raises(EvaluatorError) as caught:
+            await vote("no number", normalizer=lambda text: str(int(text)))
+        assert caught.value.metadata["answers"] == ("no number",)
+
+    @pytest.mark.req("consensus.answers-kept")
+    async def test_they_stand_in_the_order_of_the_samples(self) -> None:
+        doors = Doors("first", "second", "third")
+        task = asyncio.create_task(consensus(doors.provider, "?", num_samples=3))
+        await settle()
+        await doors.open(2, 0, 1)
+        async with asyncio.timeout(LIMIT):
+            result = await task
+        assert result.metadata["answers"] == ("first", "second", "third")
+
+
 class TestVote:
     @pytest.mark.req("consensus.majority")
     async def test_the_answer_of_most_samples_wins(self) -> None:
@@ -92,6 +128,7 @@ class TestVote:
             "truncated_samples": 0,
             "samples_used": 5,
             "samples_saved": 0,
+            "answers": ("no", "yes", "yes", "no", "yes"),
             "over_budget": False,
         }
         assert result.cost == TokenUsage(50, 10, 5)

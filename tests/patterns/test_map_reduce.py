@@ -456,6 +456,31 @@ class TestFailures:
         assert caught.value.cost == TokenUsage(20, 4, 3)
         assert caught.value.metadata["mapped_outputs"] == {0: "A", 1: "B"}
 
+    @pytest.mark.req("map-reduce.which-input-failed")
+    async def test_the_error_says_which_input_ended_the_run(self) -> None:
+        with pytest.raises(ProviderError) as caught:
+            await run(failing(2), list("0123"), retry=ONCE, max_concurrency=1)
+        assert caught.value.metadata["failed_index"] == 2
+        assert caught.value.metadata["failed"] == [
+            {"index": 2, "error": "ProviderError: HTTP 500 for 2"}
+        ]
+        assert caught.value.metadata["mapped_outputs"] == {0: "0", 1: "1"}
+
+    @pytest.mark.req("map-reduce.which-input-failed")
+    async def test_of_what_an_iterator_gives_the_odd_one_is_named(self) -> None:
+        odd: Any = iter(["0", 5])
+        with pytest.raises(PatternError) as caught:
+            await run(failing(), odd, max_concurrency=1)
+        assert caught.value.metadata["failed_index"] == 1
+
+    @pytest.mark.req("map-reduce.which-input-failed")
+    async def test_a_failing_reduce_call_is_none_of_an_input(self) -> None:
+        provider = ScriptedProvider(["A", PermanentError("HTTP 413")])
+        with pytest.raises(PermanentError) as caught:
+            await run(provider, ["a"])
+        assert "failed_index" not in caught.value.metadata
+        assert caught.value.metadata["failed"] == []
+
     @pytest.mark.req("D-02")
     async def test_failures_at_once_are_one_error_the_others_noted(self) -> None:
         with pytest.raises(ProviderError, match="for 0") as caught:
