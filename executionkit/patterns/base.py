@@ -10,8 +10,6 @@ error that leaves it carries what was spent.
 from __future__ import annotations
 
 import asyncio
-import difflib
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +33,7 @@ from executionkit.patterns._asker import Asker
 from executionkit.patterns._call import checked_complete
 from executionkit.patterns._failures import describe, first_of_group
 from executionkit.patterns._lent import TrackedProvider
+from executionkit.patterns._options import check_options
 from executionkit.patterns._stream import checked_stream
 
 if TYPE_CHECKING:
@@ -60,8 +59,6 @@ __all__ = (
 )
 
 _log = logging.getLogger("executionkit")
-_CLOSE = 0.84
-_RESERVED = frozenset({"messages", "stream", "stream_options", "usage_sink"})
 
 
 def validate_score(score: float) -> float:
@@ -86,7 +83,9 @@ def check_positive(**values: int) -> None:
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            msg = f"{name} must be >= 1, got {value!r}"
+            kind = type(value).__name__
+            got = repr(value) if kind == "int" else f"{value!r}, which is a {kind}"
+            msg = f"{name} must be >= 1 and an integer, got {got}"
             raise ValueError(msg)
 
 
@@ -98,50 +97,6 @@ def check_max_tokens(max_tokens: int | Omit | None) -> None:
     """
     if max_tokens is not None and max_tokens is not OMIT:
         check_int("max_tokens", max_tokens, 1)
-
-
-def check_options(pattern: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse a provider option that looks like a misspelt parameter of `pattern`.
-
-    Options that a pattern does not know go to the provider as they are
-    (`response_format`, `tool_choice`, `seed`, `stop`, ...). A slip such as
-    `max_round=3` must not end there.
-
-    Raises:
-        TypeError: Naming the option and the parameter that was probably meant.
-    """
-    for name in options:
-        if name in _RESERVED:
-            msg = f"`{name}` is set by the pattern itself and cannot be passed"
-            raise TypeError(msg)
-        meant = _likely_parameter(pattern, name)
-        if meant is not None:
-            msg = (
-                f"{pattern.__name__}() got an unexpected keyword argument "
-                f"{name!r}; did you mean {meant!r}?"
-            )
-            raise TypeError(msg)
-
-
-@functools.lru_cache(maxsize=512)
-def _likely_parameter(pattern: Callable[..., Any], name: str) -> str | None:
-    own = _own_names(pattern)
-    close = difflib.get_close_matches(name, own, n=1, cutoff=_CLOSE)
-    close += [item for item in own if _stem(item) == _stem(name)]
-    return close[0] if close else None
-
-
-def _stem(name: str) -> str:
-    """`name` without the differences that are easily overlooked."""
-    plain = name.replace("_", "").lower()
-    return plain[:-3] + "y" if plain.endswith("ies") else plain.removesuffix("s")
-
-
-@functools.lru_cache(maxsize=64)
-def _own_names(pattern: Callable[..., Any]) -> tuple[str, ...]:
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(pattern).parameters.values()
-    return tuple(item.name for item in parameters if item.kind in kinds)
 
 
 class spending:  # noqa: N801 - used like a function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import inspect
 import logging
 import pickle
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from executionkit import (
     StreamingProvider,
     TokenBucket,
     TokenUsage,
+    Tool,
     ToolCallingProvider,
     TraceEvent,
     checked_complete,
@@ -309,7 +311,13 @@ class TestTrackedProvider:
         assert result.cost == TokenUsage(40, 8, 4)
 
 
-PATTERNS = [consensus, map_reduce, react_loop, refine_loop, structured]
+def parameters_of(function: Any) -> set[str]:
+    kinds = (inspect.Parameter.VAR_KEYWORD,)
+    parameters = inspect.signature(function).parameters.values()
+    return {item.name for item in parameters if item.kind not in kinds}
+
+
+PATTERNS: list[Any] = [consensus, map_reduce, react_loop, refine_loop, structured]
 
 # The options of the APIs that are in use.
 KNOWN_OPTIONS = [
@@ -354,7 +362,6 @@ KNOWN_OPTIONS = [
     "store",
     "system",
     "thinking",
-    "timeout",
     "tool_choice",
     "top_k",
     "top_logprobs",
@@ -398,6 +405,67 @@ class TestOptions:
         with pytest.raises(TypeError, match=f"{slip!r}; did you mean {meant!r}"):
             check_options(pattern, {slip: 1})
 
+    @pytest.mark.req("patterns.foreign-options")
+    def test_no_parameter_of_another_pattern_ends_at_the_provider(self) -> None:
+        """Nor one of `pipe`, `Kit` or `RetryConfig`; the owner is named."""
+        owners: list[Any] = [*PATTERNS, pipe, Kit, RetryConfig]
+        for pattern in PATTERNS:
+            own = parameters_of(pattern)
+            for owner in owners:
+                for name in parameters_of(owner) - own - {"tools", "messages"}:
+                    with pytest.raises(TypeError, match=f"'{name}'|`{name}`"):
+                        check_options(pattern, {name: 1})
+
+    @pytest.mark.parametrize(
+        ("pattern", "name", "remedy"),
+        [
+            (consensus, "samples", "did you mean 'num_samples'"),
+            (consensus, "max_budget", "did you mean 'max_cost'"),
+            (consensus, "budget", "did you mean 'max_cost'"),
+            (consensus, "max_calls", r"max_cost=TokenUsage\(llm_calls=...\)"),
+            (consensus, "max_retries", r"retry=RetryConfig\(max_retries=...\)"),
+            (consensus, "timeout", r"Provider\(timeout=...\)"),
+            (consensus, "deadline", "ExecutionContext.with_deadline"),
+            (consensus, "max_rounds", "belongs to `react_loop`"),
+            (consensus, "schema", "belongs to `structured`"),
+            (react_loop, "max_iterations", "did you mean 'max_rounds'"),
+            (react_loop, "max_tool_rounds", "did you mean 'max_rounds'"),
+            (react_loop, "gate", "did you mean 'approval_gate'"),
+            (react_loop, "samples", "belongs to `consensus`, as `num_samples`"),
+            (refine_loop, "max_rounds", "did you mean 'max_iterations'"),
+            (structured, "gate", "belongs to `react_loop`, as `approval_gate`"),
+        ],
+    )
+    @pytest.mark.req("patterns.foreign-options")
+    def test_a_foreign_name_is_told_where_it_belongs(
+        self, pattern: Any, name: str, remedy: str
+    ) -> None:
+        with pytest.raises(TypeError, match=f"{pattern.__name__}.*{name!r}.*{remedy}"):
+            check_options(pattern, {name: 1})
+
+    @pytest.mark.parametrize(
+        "value",
+        [TokenUsage(llm_calls=1), RetryConfig(), print, lambda _: "x", int],
+    )
+    @pytest.mark.req("patterns.foreign-options")
+    def test_a_value_that_no_request_can_carry_is_refused(self, value: Any) -> None:
+        with pytest.raises(TypeError, match="`limits` goes to the provider"):
+            check_options(consensus, {"limits": value})
+
+    @pytest.mark.req("patterns.foreign-options")
+    def test_tools_are_for_the_tool_loop_but_those_of_a_server_go_through(
+        self,
+    ) -> None:
+        tool = Tool("t", "d", {"type": "object"}, execute=lambda: "x")
+        for value in (tool, [tool], (tool,)):
+            with pytest.raises(TypeError, match=r"react_loop\(..., tools="):
+                check_options(consensus, {"tools": value})
+        check_options(consensus, {"tools": [{"type": "web_search"}]})
+
+    @pytest.mark.req("patterns.foreign-options")
+    def test_an_option_may_be_left_out(self) -> None:
+        check_options(consensus, {"seed": OMIT})
+
     @pytest.mark.parametrize("name", ["messages", "stream_options", "usage_sink"])
     def test_what_a_pattern_sets_itself_cannot_be_passed(self, name: str) -> None:
         with pytest.raises(TypeError, match=name):
@@ -437,6 +505,10 @@ class TestOptions:
     def test_check_positive_names_the_argument(self, bad: Any) -> None:
         with pytest.raises(ValueError, match="rounds must be >= 1"):
             check_positive(good=3, rounds=bad)
+
+    def test_check_positive_tells_a_wrong_type_from_a_wrong_number(self) -> None:
+        with pytest.raises(ValueError, match="an integer, got '5', which is a str"):
+            check_positive(rounds="5")  # type: ignore[arg-type]
 
 
 @pytest.mark.req("patterns.max-tokens")
