@@ -6,7 +6,7 @@ parameter, what it was given, and what to give instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from executionkit._redact import redact
@@ -16,6 +16,8 @@ from executionkit.types import TokenUsage
 __all__ = (
     "check_budget",
     "check_callable",
+    "check_limiter",
+    "check_messages",
     "check_prompt",
     "check_provider",
     "check_retry",
@@ -94,6 +96,35 @@ def check_provider(value: object) -> None:
     if not callable(getattr(value, "complete", None)):
         hint = "for example `Provider(base_url, model)`; it needs an async `complete`"
         _refuse("provider", "be a provider", value, hint)
+
+
+def check_limiter(name: str, value: object) -> None:
+    """Refuse what gives no permits; None = no limiter.
+
+    Raises:
+        TypeError: When it has no method `acquire`.
+    """
+    if value is None or callable(getattr(value, "acquire", None)):
+        return
+    hint = "for example `TokenBucket(rate=5)`, five permits a second"
+    _refuse(name, "be a limiter or None", value, hint)
+
+
+def check_messages(name: str, value: object) -> None:
+    """Refuse what is no list of messages; None = none.
+
+    Raises:
+        TypeError: When it is a text, one message alone, or holds anything else.
+    """
+    hint = 'for example [{"role": "user", "content": "Hello"}]'
+    if value is None:
+        return
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        _refuse(name, "be a list of messages", value, hint)
+    if isinstance(value, Sequence):  # an iterator can be read only once
+        for message in value:
+            if not isinstance(message, Mapping):
+                _refuse(name, "hold objects only", message, hint)
 
 
 def check_prompt(name: str, value: object) -> None:

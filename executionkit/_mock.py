@@ -32,6 +32,9 @@ class MockProvider:
             every reply is an empty text.
         exception: Raised by every call instead; the call is recorded all the same.
 
+    Raises:
+        TypeError: When `responses` is no sequence of these, or `exception` is none.
+
     See `executionkit.testing.ScriptedProvider` for scripts that react to the request.
     """
 
@@ -39,6 +42,17 @@ class MockProvider:
     exception: BaseException | None = None
     calls: list[MockCall] = field(default_factory=list, init=False, repr=False)
     supports_tools: Literal[True] = field(default=True, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_replies(self.responses)
+        given: object = self.exception
+        is_class = isinstance(given, type) and issubclass(given, BaseException)
+        if given is not None and not is_class and not isinstance(given, BaseException):
+            msg = (
+                f"`exception` must be an exception or None, got {type(given).__name__};"
+                " for example `RateLimitError('slow down')`"
+            )
+            raise TypeError(msg)
 
     @property
     def call_count(self) -> int:
@@ -111,6 +125,24 @@ class MockProvider:
             return LLMResponse("")
         reply = self.responses[(number - 1) % len(self.responses)]
         return LLMResponse(reply) if isinstance(reply, str) else reply
+
+
+def _check_replies(responses: object) -> None:
+    if isinstance(responses, (str, bytes, LLMResponse)) or not isinstance(
+        responses, Sequence
+    ):
+        msg = (
+            f"`responses` must be a list of texts or LLMResponses, got "
+            f"{type(responses).__name__}; a single reply is `MockProvider([reply])`"
+        )
+        raise TypeError(msg)
+    for index, reply in enumerate(responses):
+        if not isinstance(reply, (str, LLMResponse)):
+            msg = (
+                f"`responses[{index}]` must be a text or an LLMResponse, got "
+                f"{type(reply).__name__}"
+            )
+            raise TypeError(msg)
 
 
 def _with_usage(response: LLMResponse) -> LLMResponse:

@@ -128,7 +128,15 @@ def estimate_cost(
     Returns:
         `plain * input_rate + reads * cache_read_rate + writes * cache_write_rate +
         output * output_rate`, in the currency of the rates.
+
+    Raises:
+        TypeError: When `usage` is no `TokenUsage`.
     """
+    given: object = usage
+    if not isinstance(given, TokenUsage):
+        hint = "pass `result.cost`" if hasattr(given, "cost") else "see `result.cost`"
+        msg = f"`usage` must be a TokenUsage, got {type(given).__name__}; {hint}"
+        raise TypeError(msg)
     if cache_read_rate is None and cache_write_rate is None:
         return usage.input_tokens * input_rate + usage.output_tokens * output_rate
     read_rate = input_rate if cache_read_rate is None else cache_read_rate

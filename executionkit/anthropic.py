@@ -13,6 +13,7 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    checked_key,
     make_endpoint,
     refuse_streaming,
 )
@@ -106,7 +107,7 @@ class AnthropicProvider(ProviderBase):
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "api_key", self.api_key.strip())
+        put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
         headers = freeze_mapping(self.headers)
         put(self, "headers", headers)
         options = Options(

@@ -8,6 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from executionkit._arguments import (
+    check_budget,
+    check_callable,
+    check_prompt,
+    check_retry,
+    check_trace,
+)
 from executionkit._error_base import twin_of
 from executionkit.cost import Budget, report_lost_cost
 from executionkit.errors import (
@@ -53,11 +60,12 @@ async def pipe(
         *steps: Patterns, or functions `(provider, prompt, **kwargs)`, async or not,
             that return a `PatternResult`.
         max_budget: Budget of all steps together. A step that has a parameter
-            `max_cost` (or takes any keyword) gets what is left as that, or its own
-            `max_cost` where that is less. Any step that does not name `max_cost` is
-            not even started once the budget is spent.
+            `max_cost` (or takes any keyword) gets what is left as that, or the
+            `max_cost` of its own `functools.partial` where that is less. Any step that
+            does not name `max_cost` is not even started once the budget is spent.
         **shared_kwargs: Given to each step that takes them. A name that only some
-            steps know goes to those alone.
+            steps know goes to those alone. `max_cost` is refused: it would limit each
+            step by itself.
 
     Returns:
         The last step's value and score, and the cost of all. Metadata: the last
@@ -69,8 +77,11 @@ async def pipe(
         BudgetExhaustedError: When `max_budget` leaves nothing for the next step.
         ExecutionKitError: What a step raised, with the cost of all steps so far and
             `metadata["step_costs"]`.
+        TypeError: When an argument is of the wrong kind, a step cannot be called, or
+            `max_cost` is given.
         ValueError: For a senseless `max_budget`.
     """
+    _check_arguments(prompt, steps, max_budget, shared_kwargs)
     run = _Pipe(Budget.from_usage(max_budget))
     if not steps:
         return PatternResult(prompt)
@@ -91,6 +102,27 @@ async def pipe(
         within_step = merged.get("over_budget") is True  # of a budget of its own
         merged["over_budget"] = within_step or run.over_budget
     return PatternResult(result.value, result.score, run.spent, merged)
+
+
+def _check_arguments(
+    prompt: object,
+    steps: Sequence[object],
+    max_budget: object,
+    shared: Mapping[str, object],
+) -> None:
+    if "max_cost" in shared:
+        msg = (
+            "pipe() takes no `max_cost`, which would limit each step by itself; use "
+            "`max_budget` for all together, or `functools.partial(step, max_cost=...)`"
+        )
+        raise TypeError(msg)
+    check_prompt("prompt", prompt)
+    check_budget("max_budget", max_budget)
+    check_retry("retry", shared.get("retry"))
+    check_trace(shared.get("trace"))
+    hint = "a step is a pattern (the function itself), or a function of its shape"
+    for number, step in enumerate(steps, 1):
+        check_callable(f"steps[{number - 1}]", step, hint=hint)
 
 
 class _Pipe:
@@ -155,7 +187,7 @@ class _Pipe:
             return
         names_it = "max_cost" in _named(step)
         if names_it or _open(step):
-            own = kwargs.get("max_cost")
+            own = _own_limit(step)
             kwargs["max_cost"] = left if own is None else _tighter(left, own)
         if not names_it:
             self._refuse_if_spent(left)
@@ -172,6 +204,16 @@ class _Pipe:
                 raise BudgetExhaustedError(
                     msg, metadata={"budget": self._budget.source}
                 )
+
+
+def _own_limit(step: Any) -> TokenUsage | None:
+    """The `max_cost` that a step was bound to."""
+    while isinstance(step, functools.partial):
+        if "max_cost" in step.keywords:
+            limit: TokenUsage | None = step.keywords["max_cost"]
+            return limit
+        step = step.func
+    return None
 
 
 def _tighter(first: TokenUsage, second: TokenUsage) -> TokenUsage:

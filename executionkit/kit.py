@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import weakref
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from executionkit._arguments import (
+    check_budget,
+    check_limiter,
+    check_messages,
+    check_prompt,
+    check_provider,
+    check_retry,
+    check_trace,
+)
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit.compose import pipe
 from executionkit.context import remaining_deadline
@@ -63,6 +73,9 @@ class Kit:
             The deadline of the current context bounds the wait for it.
 
     Calls made directly through `kit.provider` are not counted.
+
+    Raises:
+        TypeError: When an argument is of the wrong kind.
     """
 
     def __init__(
@@ -73,6 +86,9 @@ class Kit:
         messages: Iterable[Mapping[str, Any]] | None = None,
         rate_limiter: Limiter | RateLimitStrategy | None = None,
     ) -> None:
+        check_provider(provider)
+        check_messages("messages", messages)
+        check_limiter("rate_limiter", rate_limiter)
         self.provider = provider
         self.messages: list[dict[str, Any]] = [
             thaw(dict(message)) for message in messages or ()
@@ -112,6 +128,9 @@ class Kit:
         """`refine_loop` over the kit's provider."""
         return await self._run(lambda: refine_loop(self.provider, prompt, **kwargs))
 
+    refine_loop = refine
+    """Another name of `refine`."""
+
     async def structured(self, prompt: str, **kwargs: Any) -> PatternResult[Any]:
         """`structured` over the kit's provider."""
         return await self._run(lambda: structured(self.provider, prompt, **kwargs))
@@ -139,6 +158,9 @@ class Kit:
             lambda: react_loop(self.provider, prompt, tools, **kwargs)
         )
 
+    react_loop = react
+    """Another name of `react`."""
+
     async def turn(
         self, user_text: str, tools: Iterable[Tool] | ToolRunner = (), **kwargs: Any
     ) -> PatternResult[str]:
@@ -148,8 +170,9 @@ class Kit:
         `last_transcript`.
 
         Raises:
-            TypeError: When the provider cannot call tools.
+            TypeError: When the provider cannot call tools, or `user_text` is no text.
         """
+        check_prompt("user_text", user_text)
         self._need_tools(kwargs)
         async with self._turn_lock():
             asked = [*self.messages, user_message(user_text)]
@@ -190,10 +213,11 @@ class Kit:
         """Stream one answer (there is no vote over a stream).
 
         Raises:
-            TypeError: When the provider cannot stream, or an option looks misspelt.
+            TypeError: When the provider cannot stream, an argument is of the wrong
+                kind, or an option looks misspelt or needs the whole pattern.
             BudgetExhaustedError: When `max_cost` has no room for the call.
         """
-        check_options(Kit.stream_consensus, options)
+        _refuse_of_pattern(consensus, Kit.stream_consensus, options)
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
         return await self._stream(
             prompt, max_cost, retry, trace, {**sampling, **options}
@@ -214,10 +238,11 @@ class Kit:
         """Stream one answer; `tools` are not offered.
 
         Raises:
-            TypeError: When the provider cannot stream, or an option looks misspelt.
+            TypeError: When the provider cannot stream, an argument is of the wrong
+                kind, or an option looks misspelt or needs the whole pattern.
             BudgetExhaustedError: When `max_cost` has no room for the call.
         """
-        check_options(Kit.stream_react_loop, options)
+        _refuse_of_pattern(react_loop, Kit.stream_react_loop, options)
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
         return await self._stream(
             prompt, max_cost, retry, trace, {**sampling, **options}
@@ -237,6 +262,10 @@ class Kit:
                 "`stream`"
             )
             raise TypeError(msg)
+        check_prompt("prompt", prompt)
+        check_budget("max_cost", max_cost)
+        check_retry("retry", retry)
+        check_trace(trace)
         check_max_tokens(options["max_tokens"])
         await self._permit()
         tracker = CostTracker()
@@ -313,6 +342,22 @@ class Kit:
         close = getattr(self.provider, "aclose", None)
         if close is not None:
             await close()
+
+
+def _refuse_of_pattern(
+    pattern: Callable[..., Any],
+    method: Callable[..., Any],
+    options: Mapping[str, Any],
+) -> None:
+    """Refuse what only the whole pattern can do, and what looks misspelt."""
+    for name in options:
+        if name in inspect.signature(pattern).parameters:
+            msg = (
+                f"{method.__name__}() streams one answer and takes no `{name}`; "
+                f"that belongs to {pattern.__name__}()"
+            )
+            raise TypeError(msg)
+    check_options(method, options)
 
 
 class _Booked:

@@ -19,6 +19,7 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    checked_key,
     make_endpoint,
     refuse_streaming,
 )
@@ -151,7 +152,7 @@ class Provider(ProviderBase):
     takes the place of `max_tokens`.
 
     Raises:
-        ValueError: When a setting cannot be used.
+        TypeError, ValueError: When a setting cannot be used.
     """
 
     base_url: str
@@ -203,7 +204,7 @@ class Provider(ProviderBase):
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "api_key", self.api_key.strip())
+        put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
         headers = freeze_mapping(self.headers)
         put(self, "headers", headers)
         options = Options(

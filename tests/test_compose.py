@@ -246,8 +246,7 @@ class TestTheBudget:
         result = await pipe(
             ScriptedProvider(echo),
             "hi",
-            react_loop,
-            max_cost=TokenUsage(output_tokens=1),
+            functools.partial(react_loop, max_cost=TokenUsage(output_tokens=1)),
             max_budget=TokenUsage(output_tokens=50),
         )
         assert result.metadata["over_budget"] is True
@@ -289,11 +288,11 @@ class TestTheBudget:
         await pipe(
             ScriptedProvider([]),
             "x",
-            step,
+            functools.partial(step, max_cost=TokenUsage(50, 7, 5)),
             max_budget=TokenUsage(100, 0, 3),
-            max_cost=TokenUsage(50, 7, 5),
         )
-        await pipe(ScriptedProvider([]), "x", step, max_cost=TokenUsage(llm_calls=5))
+        bound = functools.partial(step, max_cost=TokenUsage(llm_calls=5))
+        await pipe(ScriptedProvider([]), "x", bound)
         assert seen == [TokenUsage(50, 7, 3), TokenUsage(llm_calls=5)]
 
     async def test_a_senseless_budget_is_refused_first(self) -> None:

@@ -225,7 +225,7 @@ class TestTheLimiter:
 
     async def test_what_cannot_work_takes_no_permit(self) -> None:
         bucket = TokenBucket(rate=0.001, capacity=2)
-        silent: Any = type("Silent", (), {"complete": None})()
+        silent: Any = type("Silent", (), {"complete": print})()
         kit = Kit(silent, rate_limiter=bucket)
         for method in ("react", "turn", "stream_consensus", "stream_react_loop"):
             with pytest.raises(TypeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
+from executionkit._arguments import shown
 from executionkit._llm import LLMResponse, usage_of
 from executionkit._wire.common import parse_json
 from executionkit._wire.failures import refuse
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from executionkit.observability import Span
     from executionkit.types import JsonValue
 
-__all__ = ("ProviderBase", "record_usage", "refuse_streaming")
+__all__ = ("ProviderBase", "checked_key", "record_usage", "refuse_streaming")
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
@@ -29,6 +30,31 @@ def refuse_streaming(options: Mapping[str, Any]) -> None:
     if options.get("stream") is True:
         msg = "`complete` cannot be called with `stream=True`; use `stream()` instead"
         raise ValueError(msg)
+
+
+def checked_key(base_url: object, model: object, api_key: object) -> str:
+    """The API key without the blanks around it, when all three can be used.
+
+    Raises:
+        TypeError: When one is not a text.
+        ValueError: When `model` is empty. What `base_url` is, is checked elsewhere.
+    """
+    if not isinstance(base_url, str):
+        msg = f"`base_url` must be a str, got {shown(base_url)}"
+        raise TypeError(msg)
+    if not isinstance(model, str):
+        msg = f"`model` must be a str, the model's name; got {shown(model)}"
+        raise TypeError(msg)
+    if not model.strip():
+        msg = f"`model` must be the model's name, got {model!r}"
+        raise ValueError(msg)
+    if not isinstance(api_key, str):  # its value may be secret all the same
+        msg = (
+            f"`api_key` must be a str, got {type(api_key).__name__}; leave it out for "
+            "a server that wants none"
+        )
+        raise TypeError(msg)
+    return api_key.strip()
 
 
 def record_usage(span: Span, model: str, response: LLMResponse) -> None:

@@ -6,10 +6,16 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from executionkit._arguments import shown
 from executionkit._constants import MAX_RESPONSE_BYTES
-from executionkit._http import HttpRequest, HttpTimeouts, open_transport
+from executionkit._http import (
+    TRANSPORTS,
+    HttpRequest,
+    HttpTimeouts,
+    open_transport,
+)
 from executionkit._redact import redact
 from executionkit._wire.failures import failure_of_response, to_error
 from executionkit._wire.urls import Target, target_of
@@ -67,6 +73,38 @@ def _secret_values(headers: Mapping[str, str]) -> list[str]:
     return found
 
 
+def _is_number(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not _is_number(value, int, float):
+        msg = (
+            f"`{name}` must be a number of seconds, or None for no limit; got "
+            f"{shown(value)}"
+        )
+        raise TypeError(msg)
+    if not value > 0:
+        msg = f"`{name}` must be > 0 seconds, or None for no limit; got {value}"
+        raise ValueError(msg)
+
+
+def _check_transport(given: object) -> None:
+    names = ", ".join(f"`{name}`" for name in TRANSPORTS)
+    if isinstance(given, str):
+        if given not in TRANSPORTS:
+            msg = f"`transport` must be one of {names}, or None; got {given!r}"
+            raise ValueError(msg)
+    elif given is not None and not callable(getattr(given, "send", None)):
+        msg = (
+            f"`transport` must be one of {names}, a transport object, or None; got "
+            f"{shown(given)}"
+        )
+        raise TypeError(msg)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The settings of a provider that concern its connection."""
@@ -80,10 +118,14 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("timeout", "idle_timeout", "connect_timeout"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                msg = f"`{name}` must be > 0 seconds, or None for no limit; got {value}"
-                raise ValueError(msg)
+            _check_seconds(name, getattr(self, name))
+        _check_transport(self.transport)
+        if not _is_number(self.max_connections, int):
+            msg = (
+                "`max_connections` must be an int, got "
+                f"{type(self.max_connections).__name__}"
+            )
+            raise TypeError(msg)
         if self.max_connections < 1:
             msg = f"`max_connections` must be >= 1, got {self.max_connections}"
             raise ValueError(msg)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._http.sse import SseDecoder, SseEvent, iter_sse
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import ssl
 
 __all__ = (
+    "TRANSPORTS",
     "HttpRequest",
     "HttpResponse",
     "HttpStream",
@@ -43,7 +44,9 @@ __all__ = (
     "open_transport",
 )
 
-_NAMES = ("aiohttp", "httpx2", "httpx", "stdlib")
+TRANSPORTS: Final = ("aiohttp", "httpx2", "httpx", "stdlib")
+"""The names of the transports, the best one first."""
+
 _EXTRAS = {"aiohttp": "fast", "httpx2": "httpx", "httpx": "httpx"}
 _VARIABLE = "EXECUTIONKIT_HTTP"
 
@@ -99,11 +102,11 @@ def open_transport(
 def _choose(name: str | None) -> str:
     asked = name or os.environ.get(_VARIABLE, "").strip() or None
     if asked is None:
-        return next(each for each in _NAMES if _is_installed(each))
-    if asked in _NAMES:
+        return next(each for each in TRANSPORTS if _is_installed(each))
+    if asked in TRANSPORTS:
         return asked
     where = "`name`" if name else f"environment variable `{_VARIABLE}`"
-    choices = ", ".join(f"`{each}`" for each in _NAMES)
+    choices = ", ".join(f"`{each}`" for each in TRANSPORTS)
     msg = f"{where} is {asked!r}, which is no HTTP transport; choose one of {choices}"
     raise ValueError(msg)
 

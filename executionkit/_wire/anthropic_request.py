@@ -15,7 +15,7 @@ from executionkit._wire.anthropic_content import (
     tool_result,
     tool_use,
 )
-from executionkit._wire.common import without_omitted
+from executionkit._wire.common import check_message, check_messages, without_omitted
 from executionkit.engine.schema_coerce import decode_arguments
 from executionkit.types import Tool
 
@@ -56,7 +56,9 @@ def to_anthropic_messages(
     system: list[object] = []
     turns: list[dict[str, Any]] = []
     ids = ToolIds()
+    check_messages(messages)
     for message in messages:
+        check_message(message)
         role = message.get("role")
         if role in _SYSTEM_ROLES:
             system.append(message.get("content"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,8 @@ __all__ = (
     "NO_CALLS",
     "Calls",
     "RawCall",
+    "check_message",
+    "check_messages",
     "collect_calls",
     "encode_body",
     "parse_json",
@@ -30,9 +32,39 @@ __all__ = (
 )
 
 _SHOWN_CHARS: Final = 65_536
+_EXAMPLE: Final = 'for example [{"role": "user", "content": "Hello"}]'
 _TEXT_TYPES: Final = frozenset({"text", "output_text"})
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 NAME_MISSING: Final = "tool call function name was missing"
+
+
+def check_messages(messages: object) -> None:
+    """Refuse what is no conversation: a text, one message alone, None.
+
+    Raises:
+        TypeError: Saying what to pass.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(
+        messages, Iterable
+    ):
+        msg = (
+            "`messages` must be a list of messages, got "
+            f"{type(messages).__name__}; {_EXAMPLE}"
+        )
+        raise TypeError(msg)
+
+
+def check_message(message: object) -> None:
+    """Refuse a message that is not an object.
+
+    Raises:
+        TypeError: Saying what to pass.
+    """
+    if not isinstance(message, Mapping):
+        msg = (
+            f"each message must be an object, got {type(message).__name__}; {_EXAMPLE}"
+        )
+        raise TypeError(msg)
 
 
 def without_omitted(body: dict[str, Any]) -> dict[str, Any]:

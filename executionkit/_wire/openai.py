@@ -9,6 +9,8 @@ from executionkit._llm import TRUNCATED_REASONS, LLMResponse, Owned
 from executionkit._wire.common import (
     Calls,
     RawCall,
+    check_message,
+    check_messages,
     collect_calls,
     text_of_parts,
     without_omitted,
@@ -43,7 +45,11 @@ def chat_body(
             `max_completion_tokens`, its successor.
         tools: In OpenAI's function form; not sent when empty.
         options: Anything else that the API knows; wins over all of the above.
+
+    Raises:
+        TypeError: When `messages` is no list of objects.
     """
+    check_messages(messages)
     body: dict[str, Any] = {
         "model": model,
         "messages": [_outgoing(message) for message in messages],
@@ -62,6 +68,7 @@ def chat_body(
 
 def _outgoing(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """The message as strict servers take it; the caller's object is never changed."""
+    check_message(message)
     calls = message.get("tool_calls")
     if not calls and _OWN_KEYS.isdisjoint(message):
         return message

@@ -90,6 +90,8 @@ def target_of(base_url: str, path: str) -> Target:
     where = f"[{host}]" if ":" in host else host
     if port is not None:
         where += f":{port}"
+    if parts.path.rstrip("/").endswith(path):
+        raise _refuse(text, f"must not end in {path!r}, which is added to it")
     whole_path = quote(parts.path.rstrip("/"), safe=_SAFE) + path
     query = quote(parts.query, safe=_SAFE)
     full = urlunsplit((parts.scheme, where, whole_path, query, ""))

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import logging
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
@@ -99,17 +100,15 @@ async def emit_trace(
 
 # Callbacks whose failure has been logged; they are not kept alive by it.
 _logged: weakref.WeakSet[Any] = weakref.WeakSet()
+# The last of those that can only be kept alive: a list's method, objects with slots.
+_logged_and_held: deque[Any] = deque(maxlen=64)
 
 
 def log_once(sink: object, exc: BaseException, secrets: Iterable[str] = ()) -> None:
     """Log the first failure of a sink, without its traceback: that may show secrets."""
     owner = getattr(sink, "__self__", sink)  # a bound method is a new object each time
-    try:
-        if owner in _logged:
-            return
-        _logged.add(owner)
-    except TypeError:
-        pass  # it can neither be hashed nor referred to weakly: logged each time
+    if not _is_first(owner):
+        return
     _log.warning(
         "the trace callback %s failed; the run goes on, and further failures of it "
         "are not logged: %s: %s",
@@ -117,3 +116,16 @@ def log_once(sink: object, exc: BaseException, secrets: Iterable[str] = ()) -> N
         type(exc).__name__,
         redact_exception_text(exc, secrets=secrets),
     )
+
+
+def _is_first(owner: object) -> bool:
+    """Whether no failure of `owner` was logged yet; from now on, one was."""
+    try:
+        if owner in _logged:
+            return False
+        _logged.add(owner)
+    except TypeError:  # it can neither be hashed nor referred to weakly
+        if any(item is owner for item in _logged_and_held):
+            return False
+        _logged_and_held.append(owner)
+    return True

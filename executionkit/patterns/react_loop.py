@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from executionkit._arguments import (
     check_budget,
     check_callable,
+    check_messages,
     check_prompt,
     check_provider,
     check_retry,
@@ -267,6 +268,7 @@ def _start(
             raise ValueError(msg)
         check_prompt("prompt", prompt)
         return [user_message(prompt)], 0
+    check_messages("messages", messages)
     history, repairs = mend_history(messages)
     if not history:
         msg = "`messages` must be a non-empty list of messages"
