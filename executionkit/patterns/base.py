@@ -17,6 +17,13 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from executionkit._arguments import (
+    check_budget,
+    check_provider,
+    check_retry,
+    check_trace,
+    shown,
+)
 from executionkit._clock import get_clock
 from executionkit._error_base import twin_of
 from executionkit._llm import OMIT
@@ -39,8 +46,10 @@ from executionkit.patterns._stream import checked_stream
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from executionkit._llm import Omit
-    from executionkit.types import CheckpointCallback
+    from executionkit._llm import LLMProvider, Omit
+    from executionkit.engine.retry import RetryConfig
+    from executionkit.observability import TraceCallback
+    from executionkit.types import CheckpointCallback, TokenUsage
 
 __all__ = (
     "Asker",
@@ -49,6 +58,8 @@ __all__ = (
     "check_max_tokens",
     "check_options",
     "check_positive",
+    "check_run",
+    "check_temperature",
     "checked_complete",
     "checked_stream",
     "first_of_group",
@@ -97,6 +108,45 @@ def check_max_tokens(max_tokens: int | Omit | None) -> None:
     """
     if max_tokens is not None and max_tokens is not OMIT:
         check_int("max_tokens", max_tokens, 1)
+
+
+def check_temperature(temperature: float | Omit | None) -> None:
+    """Refuse a temperature that is no number; None and `OMIT` are fine.
+
+    Raises:
+        TypeError: When it is not. The range is the provider's own affair.
+    """
+    given: object = temperature
+    if given is None or given is OMIT:
+        return
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        msg = (
+            "`temperature` must be a number, None (the provider's default) or `OMIT` "
+            f"(not sent), got {shown(given)} ({type(given).__name__})"
+        )
+        raise TypeError(msg)
+
+
+def check_run(
+    provider: LLMProvider,
+    max_cost: TokenUsage | None,
+    retry: RetryConfig | None,
+    trace: TraceCallback | None,
+    temperature: float | Omit | None,
+    max_tokens: int | Omit | None,
+) -> None:
+    """Refuse what no run of any pattern can work with, before any call.
+
+    Raises:
+        TypeError: For an argument of the wrong kind; with its name and the remedy.
+        ValueError: For a `max_tokens` below 1.
+    """
+    check_provider(provider)
+    check_temperature(temperature)
+    check_max_tokens(max_tokens)
+    check_budget("max_cost", max_cost)
+    check_retry("retry", retry)
+    check_trace(trace)
 
 
 class spending:  # noqa: N801 - used like a function

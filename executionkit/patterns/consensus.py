@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from executionkit._arguments import check_callable, check_prompt, shown
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit.engine.messages import user_message
 from executionkit.engine.parallel import map_bounded
@@ -17,9 +18,9 @@ from executionkit.patterns._failures import Siblings
 from executionkit.patterns.base import (
     Asker,
     calling_user,
-    check_max_tokens,
     check_options,
     check_positive,
+    check_run,
     spending,
 )
 from executionkit.types import PatternResult, TokenUsage, VotingStrategy
@@ -85,16 +86,17 @@ async def consensus(
         DeadlineExceededError: When the deadline of the current context has passed.
         EvaluatorError: When the normalizer raises, or gives something else than text.
         LLMError: When a sample fails for good; the other ones are cancelled.
-            All library errors hold the votes so far, and the texts in
-            `metadata["answers"]`.
+            All library errors hold the texts so far in `metadata["answers"]`.
         ValueError: For an argument out of range.
         TypeError: For an argument of the wrong kind, and for an option that is a
             parameter of something else, or looks like a misspelt one.
     """
     check_options(consensus, options)
     check_positive(num_samples=num_samples, max_concurrency=max_concurrency)
-    check_max_tokens(max_tokens)
-    chosen = VotingStrategy(strategy)
+    check_run(provider, max_cost, retry, trace, temperature, max_tokens)
+    check_prompt("prompt", prompt)
+    _check_normalizer(normalizer)
+    chosen = _strategy(strategy)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
     asker = Asker(provider, max_cost, retry, trace, settings)
     count = _Count(num_samples, chosen, normalizer, asker.secrets)
@@ -129,6 +131,28 @@ async def consensus(
         "over_budget": asker.over_budget,
     }
     return PatternResult(tally.winner, tally.agreement_ratio, asker.spent, facts)
+
+
+def _check_normalizer(normalizer: object) -> None:
+    if normalizer is None:
+        return
+    hint = "pass a function from a text to a text"
+    check_callable("normalizer", normalizer, hint=hint)
+    if inspect.iscoroutinefunction(normalizer):
+        msg = (
+            f"`normalizer` must be a plain function, got {shown(normalizer)}, which "
+            f"is async; {hint}"
+        )
+        raise TypeError(msg)
+
+
+def _strategy(strategy: VotingStrategy | str) -> VotingStrategy:
+    try:
+        return VotingStrategy(strategy)
+    except ValueError:
+        choices = " or ".join([repr(item.value) for item in VotingStrategy])
+        msg = f"{shown(strategy)} is not a valid VotingStrategy; choose {choices}"
+        raise ValueError(msg) from None
 
 
 class _Count:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Collection, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from executionkit._arguments import check_prompt
 from executionkit._constants import DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_TOKENS
 from executionkit.engine.messages import user_message
 from executionkit.engine.parallel import map_bounded
@@ -19,9 +20,9 @@ from executionkit.errors import (
 from executionkit.patterns._failures import Siblings, describe
 from executionkit.patterns.base import (
     Asker,
-    check_max_tokens,
     check_options,
     check_positive,
+    check_run,
     spending,
 )
 from executionkit.types import PatternResult, TokenUsage
@@ -93,7 +94,8 @@ async def map_reduce(
         ValueError: For an argument out of range, and a template without its
             placeholder; before any call.
         TypeError: When `inputs` is a single text, or a collection with something else
-            than texts, and for an option that looks like a misspelt parameter.
+            than texts, for another argument of the wrong kind, and for an option that
+            is a parameter of something else, or looks like a misspelt one.
         PatternError: When an iterator gives something else than a text, or every input
             failed.
         BudgetExhaustedError: When the budget has no room for the next call.
@@ -107,7 +109,7 @@ async def map_reduce(
     _check(inputs, map_prompt_template, reduce_prompt_template, on_error, stream)
     check_options(map_reduce, options)
     check_positive(max_concurrency=max_concurrency)
-    check_max_tokens(max_tokens)
+    check_run(provider, max_cost, retry, trace, temperature, max_tokens)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
     asker = Asker(provider, max_cost, retry, trace, settings)
     phase = _MapPhase(on_error == "collect", asker.secrets)
@@ -161,6 +163,7 @@ def _check(
         ("map_prompt_template", map_template, _ITEM),
         ("reduce_prompt_template", reduce_template, _OUTPUTS),
     ):
+        check_prompt(name, template)
         if placeholder not in template:
             msg = f"{name} has no {placeholder} placeholder"
             raise ValueError(msg)

@@ -29,6 +29,7 @@ from executionkit.patterns.base import (
     check_max_tokens,
     check_options,
     check_positive,
+    check_temperature,
     raise_unless_tools,
     spending,
 )
@@ -159,6 +160,7 @@ async def react_loop(
         max_history_messages=_or(max_history_messages, 1),
     )
     check_max_tokens(max_tokens)
+    check_temperature(temperature)
     check_budget("max_cost", max_cost)
     check_retry("retry", retry)
     check_trace(trace)

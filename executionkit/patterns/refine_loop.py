@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from executionkit._arguments import check_callable, check_prompt
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit.context import remaining_deadline
 from executionkit.engine._checks import check_int
@@ -23,9 +24,9 @@ from executionkit.patterns.base import (
     Asker,
     TrackedProvider,
     calling_user,
-    check_max_tokens,
     check_options,
     check_positive,
+    check_run,
     run_checkpoint,
     spending,
     validate_score,
@@ -99,14 +100,17 @@ async def refine_loop(
             score in `metadata["best_score"]`, and a draft that has none yet in
             `metadata["unjudged_text"]`.
         ValueError: For an argument out of range.
-        TypeError: For an option that looks like a misspelt parameter.
+        TypeError: For an argument of the wrong kind, and for an option that is a
+            parameter of something else, or looks like a misspelt one.
     """
     check_options(refine_loop, options)
     check_positive(patience=patience, max_eval_chars=max_eval_chars)
-    check_max_tokens(max_tokens)
+    check_run(provider, max_cost, retry, trace, temperature, max_tokens)
+    check_prompt("prompt", prompt)
+    _check_callables(evaluator, on_checkpoint)
     check_int("max_iterations", max_iterations, 0)
-    if not 0.0 <= target_score <= 1.0:
-        msg = f"target_score must be in [0, 1], got {target_score}"
+    if not isinstance(target_score, (int, float)) or not 0.0 <= target_score <= 1.0:
+        msg = f"target_score must be in [0, 1], got {target_score!r}"
         raise ValueError(msg)
     detector = ConvergenceDetector(delta_threshold, patience, target_score)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
@@ -133,6 +137,15 @@ async def refine_loop(
     if drafts.unjudged is not None:
         facts["unjudged_text"] = drafts.unjudged
     return PatternResult(drafts.text, drafts.score, asker.spent, facts)
+
+
+def _check_callables(evaluator: object, on_checkpoint: object) -> None:
+    if evaluator is not None:
+        hint = "pass a function `(text, provider)` that gives a score from 0 to 1"
+        check_callable("evaluator", evaluator, hint=hint)
+    if on_checkpoint is not None:
+        hint = "pass a function `(index, state)`"
+        check_callable("on_checkpoint", on_checkpoint, hint=hint)
 
 
 async def _refine(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from executionkit._arguments import check_callable, check_prompt
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit._redact import redact
 from executionkit.engine._checks import check_int
@@ -19,8 +20,8 @@ from executionkit.patterns._format import (
 from executionkit.patterns._json_target import JsonReader, Reading, Target, Verdict
 from executionkit.patterns.base import (
     Asker,
-    check_max_tokens,
     check_options,
+    check_run,
     spending,
 )
 from executionkit.types import PatternResult, TokenUsage
@@ -145,14 +146,19 @@ async def structured(
         MissingExtraError: When the schema cannot be checked without a package that is
             not installed, before any call.
         ValueError: For an argument out of range.
-        TypeError: For an option that looks like a misspelt parameter.
+        TypeError: For an argument of the wrong kind, and for an option that is a
+            parameter of something else, or looks like a misspelt one.
     """
     if stream:
         msg = "stream=True is not supported by structured(); the whole reply is needed"
         raise ValueError(msg)
     check_int("max_retries", max_retries, 0)
     check_options(structured, options)
-    check_max_tokens(max_tokens)
+    check_run(provider, max_cost, retry, trace, temperature, max_tokens)
+    check_prompt("prompt", prompt)
+    if validator is not None:
+        hint = "pass a function `(value)`; None or True accepts"
+        check_callable("validator", validator, hint=hint)
     target = Target.of(schema)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
     asker = Asker(provider, max_cost, retry, trace, settings)

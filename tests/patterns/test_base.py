@@ -56,6 +56,7 @@ from executionkit.patterns.base import (
     check_max_tokens,
     check_options,
     check_positive,
+    check_temperature,
     first_of_group,
     run_checkpoint,
     spending,
@@ -317,6 +318,16 @@ def parameters_of(function: Any) -> set[str]:
     return {item.name for item in parameters if item.kind not in kinds}
 
 
+async def call(pattern: Any, *, provider: Any, prompt: Any = "x", **kwargs: Any) -> Any:
+    if pattern is not map_reduce:
+        return await pattern(provider, prompt, **kwargs)
+    templates = {
+        "map_prompt_template": "{item}",
+        "reduce_prompt_template": "{mapped_outputs}",
+    }
+    return await map_reduce(provider, ["a"], **{**templates, **kwargs})
+
+
 PATTERNS: list[Any] = [consensus, map_reduce, react_loop, refine_loop, structured]
 
 # The options of the APIs that are in use.
@@ -528,6 +539,71 @@ async def test_every_pattern_refuses_a_max_tokens_below_one() -> None:
         with pytest.raises(ValueError, match="max_tokens must be >= 1"):
             await make()
     assert provider.call_count == 0
+
+
+class TestArguments:
+    """What cannot work is refused before anything is sent."""
+
+    @pytest.mark.parametrize("pattern", PATTERNS)
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("provider", None, "`provider` must be a provider"),
+            ("provider", "gpt-4", "`provider` must be a provider"),
+            ("provider", MockProvider, "not a class.*pass an object"),
+            ("max_cost", 5, r"`TokenUsage\(llm_calls=5\)`"),
+            ("retry", 3, r"`RetryConfig\(max_retries=3\)`"),
+            ("trace", "run.jsonl", r"JsonlTraceSink\(path\)"),
+            ("temperature", "hot", "`temperature` must be a number, None.*'hot'"),
+            ("temperature", True, "`temperature` must be a number"),
+        ],
+    )
+    @pytest.mark.req("patterns.arguments-checked")
+    async def test_an_argument_of_the_wrong_kind_is_named_with_the_remedy(
+        self, pattern: Any, name: str, value: object, words: str
+    ) -> None:
+        provider = MockProvider()
+        with pytest.raises(TypeError, match=words):
+            await call(pattern, **{"provider": provider, name: value})
+        assert provider.call_count == 0
+
+    @pytest.mark.parametrize("pattern", [consensus, refine_loop, structured])
+    @pytest.mark.parametrize("prompt", [None, 3, ["a"], ASK])
+    @pytest.mark.req("patterns.arguments-checked")
+    async def test_a_prompt_is_a_text(self, pattern: Any, prompt: object) -> None:
+        provider = MockProvider()
+        words = "messages=" if prompt is ASK else "`prompt` must be a str"
+        with pytest.raises(TypeError, match=words):
+            await call(pattern, provider=provider, prompt=prompt)
+        assert provider.call_count == 0
+
+    @pytest.mark.parametrize(
+        ("pattern", "name"),
+        [
+            (consensus, "normalizer"),
+            (refine_loop, "evaluator"),
+            (refine_loop, "on_checkpoint"),
+            (structured, "validator"),
+        ],
+    )
+    @pytest.mark.req("patterns.arguments-checked")
+    async def test_a_function_can_be_called(self, pattern: Any, name: str) -> None:
+        with pytest.raises(TypeError, match=f"`{name}` must be callable.*pass a func"):
+            await call(pattern, provider=MockProvider(), **{name: "x"})
+
+    @pytest.mark.req("patterns.arguments-checked")
+    async def test_a_template_is_a_text(self) -> None:
+        with pytest.raises(TypeError, match="`map_prompt_template` must be a str"):
+            await call(map_reduce, provider=MockProvider(), map_prompt_template=3)
+
+    @pytest.mark.req("patterns.arguments-checked")
+    async def test_an_empty_prompt_is_fine(self) -> None:
+        result = await consensus(MockProvider(["a"]), "", num_samples=1)
+        assert result.value == "a"
+
+    @pytest.mark.parametrize("good", [0, 1.5, None, OMIT])
+    def test_a_usual_temperature_passes(self, good: Any) -> None:
+        check_temperature(good)
 
 
 class TestScore:

@@ -256,12 +256,27 @@ class TestVote:
         async def later(text: str) -> str:
             return text
 
-        wrong: Any = later if given == "async" else lambda _text: given
+        wrong: Any = lambda text: later(text) if given == "async" else given  # noqa: E731
         with pytest.raises(
             EvaluatorError, match=r"The normalizer.*returns? a? ?text"
         ) as caught:
             await vote("a", "a", normalizer=wrong)
         assert caught.value.cost.llm_calls == 1
+
+    @pytest.mark.req("consensus.normalizer")
+    async def test_an_async_normalizer_is_refused_before_any_call(self) -> None:
+        async def later(text: str) -> str:
+            return text
+
+        provider = answers("a")
+        with pytest.raises(TypeError, match="`normalizer` must be a plain function"):
+            await consensus(provider, "?", normalizer=later)  # type: ignore[arg-type]
+        assert not provider.requests
+
+    @pytest.mark.req("consensus.strategies-listed")
+    async def test_an_unknown_strategy_is_told_the_choices(self) -> None:
+        with pytest.raises(ValueError, match=r"'most' is not a valid.*'majority' or"):
+            await vote("a", strategy="most")
 
     @given(
         st.lists(st.sampled_from(["a", "b", "c", "", "CUT"]), min_size=1, max_size=8),
