@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from executionkit.anthropic import AnthropicProvider as AnthropicProvider
     from executionkit.approval import (
+        ApprovalCallback as ApprovalCallback,
         ApprovalDecision as ApprovalDecision,
         ApprovalGate as ApprovalGate,
         ApprovalRequest as ApprovalRequest,
@@ -80,6 +81,12 @@ if TYPE_CHECKING:
         DEFAULT_RETRY as DEFAULT_RETRY,
         RetryConfig as RetryConfig,
     )
+    from executionkit.engine.schema import SchemaError as SchemaError
+    from executionkit.engine.voting import (
+        answer_normalizer as answer_normalizer,
+        casefold_normalizer as casefold_normalizer,
+        numeric_normalizer as numeric_normalizer,
+    )
     from executionkit.errors import (
         ApprovalDeniedError as ApprovalDeniedError,
         ApprovalTimeoutError as ApprovalTimeoutError,
@@ -114,6 +121,8 @@ if TYPE_CHECKING:
         TraceEvent as TraceEvent,
         emit_trace as emit_trace,
     )
+    from executionkit.patterns._generators import ProgressCallback as ProgressCallback
+    from executionkit.patterns._history import Summarizer as Summarizer
     from executionkit.patterns.base import (
         checked_complete as checked_complete,
         checked_stream as checked_stream,
@@ -150,7 +159,7 @@ _HOMES = {
         "structured_sync"
     ),
     "anthropic": "AnthropicProvider",
-    "approval": "ApprovalDecision ApprovalGate ApprovalRequest",
+    "approval": "ApprovalCallback ApprovalDecision ApprovalGate ApprovalRequest",
     "calls": "CallProblem ErrorInfo ReturnOrder ToolCall ToolResult ToolRunner",
     "compose": "PatternStep pipe",
     "context": (
@@ -164,6 +173,8 @@ _HOMES = {
     "engine.json_extraction": "extract_json",
     "engine.rate_bucket": "SlidingWindow TokenBucket",
     "engine.retry": "DEFAULT_RETRY RetryConfig",
+    "engine.schema": "SchemaError",
+    "engine.voting": "answer_normalizer casefold_normalizer numeric_normalizer",
     "errors": (
         "ApprovalDeniedError ApprovalTimeoutError BadResponseError "
         "BudgetExhaustedError BulkheadFullError BulkheadLimitType "
@@ -178,6 +189,8 @@ _HOMES = {
     "observability": (
         "JsonlTraceSink MemoryTraceSink TraceCallback TraceEvent emit_trace"
     ),
+    "patterns._generators": "ProgressCallback",
+    "patterns._history": "Summarizer",
     "patterns.base": "checked_complete checked_stream validate_score",
     "patterns.consensus": "consensus",
     "patterns.map_reduce": "map_reduce",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
+import executionkit
 from executionkit import (
     AnthropicProvider,
     Kit,
@@ -21,6 +23,7 @@ from executionkit import (
     react_loop,
 )
 from executionkit._endpoint import Options
+from executionkit.engine.schema import SchemaProblem
 
 URL = "http://127.0.0.1:1/v1"
 USER = [{"role": "user", "content": "hi"}]
@@ -121,8 +124,9 @@ class TestAKit:
         ],
     )
     def test_its_settings_are_checked(self, given: dict[str, Any], said: str) -> None:
+        make: Any = Kit
         with pytest.raises(TypeError) as caught:
-            Kit(**{"provider": MockProvider(), **given})
+            make(**{"provider": MockProvider(), **given})
         assert said in str(caught.value)
 
     @pytest.mark.parametrize("text", [None, 3, USER])
@@ -201,7 +205,7 @@ class TestAPipe:
         self, steps: tuple[Any, ...], given: dict[str, Any], said: str
     ) -> None:
         provider = MockProvider(["never"])
-        options = {"prompt": "?", **given}
+        options: dict[str, Any] = {"prompt": "?", **given}
         prompt = options.pop("prompt")
         with pytest.raises(TypeError) as caught:
             await pipe(provider, prompt, *steps, **options)
@@ -259,3 +263,33 @@ class TestTheOthers:
     def test_a_mock_may_raise_a_class(self) -> None:
         given: Any = OSError
         assert MockProvider(("a",), exception=given).exception is given
+
+
+@pytest.mark.req("exports.what-signatures-name")
+class TestNamesAtTheRoot:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "ApprovalCallback",
+            "ProgressCallback",
+            "SchemaError",
+            "Summarizer",
+            "answer_normalizer",
+            "casefold_normalizer",
+            "numeric_normalizer",
+        ],
+    )
+    def test_what_signatures_and_raises_name_is_there(self, name: str) -> None:
+        assert name in executionkit.__all__
+        assert getattr(executionkit, name) is not None
+
+    def test_a_schema_error_comes_from_a_public_module(self) -> None:
+        error = executionkit.SchemaError("wrong", "/properties/a")
+        assert type(error).__module__ == "executionkit.engine.schema"
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.path) == (executionkit.SchemaError, error.path)
+
+    def test_so_does_what_a_validation_finds(self) -> None:
+        problem = SchemaProblem("/a", "wrong")
+        assert SchemaProblem.__module__ == "executionkit.engine.schema"
+        assert pickle.loads(pickle.dumps(problem)) == problem

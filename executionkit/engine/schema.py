@@ -43,6 +43,10 @@ __all__ = (
 
 _MAX_KEPT: Final = 512
 
+# Where users find them, and what a traceback says.
+for _public in (SchemaError, SchemaProblem):
+    _public.__module__ = __name__
+
 
 class Validator(Protocol):
     """A compiled schema. Keep it: compiling costs a thousand times a validation."""
