@@ -61,6 +61,7 @@ NEVER_RETRIED: Final = frozenset(
 whatever `RetryConfig.retryable` says."""
 
 _NOTE = "Requests sent: "
+_WHY: Final = "Not retried: "
 
 
 class Attempts:
@@ -209,12 +210,18 @@ class Attempts:
             if _is_a_guess(exc):
                 hint = config.max_delay
             else:
+                _say_why(
+                    exc,
+                    f"the wait of {hint:g}s is over `max_delay={config.max_delay:g}`",
+                )
                 return None
         delay = max(delay, hint)
         left = self._left()
         if left is not None and delay >= left:
+            _say_why(exc, f"the wait of {delay:.3g}s ends after the deadline")
             return None
         if config.budget is not None and not config.budget.withdraw():
+            _say_why(exc, "the `budget` of retries is used up")
             return None
         return delay
 
@@ -246,6 +253,13 @@ class Attempts:
         if isinstance(exc, ExecutionKitError):
             exc.attempts = self._sent
         say_sent(exc, self._sent)
+
+
+def _say_why(exc: BaseException, why: str) -> None:
+    """Say in the traceback why a failure that could be retried was not."""
+    notes: list[str] = getattr(exc, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(_WHY)]
+    exc.add_note(f"{_WHY}{why}")
 
 
 def say_sent(exc: BaseException, sent: int) -> None:

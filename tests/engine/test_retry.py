@@ -1006,3 +1006,44 @@ def test_the_rules_hold_for_every_course(steps: list[str], max_retries: int) -> 
     assert len(clock.sleeps) == attempts - 1
     for step, pause in zip(steps, clock.sleeps, strict=False):
         assert pause >= 2.0 if step == "limit" else pause <= 4.0
+
+
+@pytest.mark.req("retry.says-why-not")
+class TestWhyThereWasNoOtherAttempt:
+    async def test_a_wait_that_is_longer_than_allowed(self) -> None:
+        error = RateLimitError("HTTP 429", retry_after=100.0)
+        for _ in range(2):  # one object, raised again: one note
+            error.retries_exhausted = False
+            with pytest.raises(RateLimitError) as caught:
+                await run_with_retry(Script(error), RetryConfig(max_delay=10.0))
+            assert caught.value.__notes__ == [
+                "Not retried: the wait of 100s is over `max_delay=10`"
+            ]
+
+    async def test_a_wait_that_ends_after_the_deadline(self) -> None:
+        clock = FakeClock()
+        error = RateLimitError("HTTP 429", retry_after=5.0)
+        with pytest.raises(RateLimitError) as caught:
+            await run_with_retry(
+                Script(error),
+                RetryConfig(max_delay=10.0),
+                clock=clock,
+                deadline=clock.monotonic() + 2.0,
+            )
+        assert caught.value.__notes__ == [
+            "Not retried: the wait of 5s ends after the deadline"
+        ]
+
+    async def test_a_budget_of_retries_that_is_used_up(self) -> None:
+        budget = RetryBudget(ratio=0.1, reserve=1.0)
+        config = RetryConfig(max_retries=5, base_delay=0.0, budget=budget)
+        with pytest.raises(ProviderError) as caught:
+            await run_with_retry(Script(ProviderError("HTTP 503")), config)
+        assert "Not retried: the `budget` of retries is used up" in (
+            caught.value.__notes__
+        )
+
+    async def test_a_failure_that_is_never_retried_needs_no_reason(self) -> None:
+        with pytest.raises(PermanentError) as caught:
+            await run_with_retry(Script(PermanentError("HTTP 401")), RetryConfig())
+        assert not hasattr(caught.value, "__notes__")
