@@ -187,7 +187,7 @@ class TestAKit:
 @pytest.mark.req("arguments.up-front")
 class TestAPipe:
     @pytest.mark.parametrize(
-        ("steps", "given", "said"),
+        ("step", "given", "said"),
         [
             (
                 (consensus, "consensus"),
@@ -202,13 +202,17 @@ class TestAPipe:
         ],
     )
     async def test_arguments_are_checked_before_the_first_step(
-        self, steps: tuple[Any, ...], given: dict[str, Any], said: str
+        self, step: Any, given: dict[str, Any], said: str
     ) -> None:
+        async def paid(provider: Any, prompt: str) -> PatternResult[str]:
+            await provider.complete(USER)
+            return PatternResult(prompt)
+
         provider = MockProvider(["never"])
         options: dict[str, Any] = {"prompt": "?", **given}
         prompt = options.pop("prompt")
         with pytest.raises(TypeError) as caught:
-            await pipe(provider, prompt, *steps, **options)
+            await pipe(provider, prompt, paid, step, **options)
         assert said in str(caught.value)
         assert provider.call_count == 0
 
