@@ -195,10 +195,10 @@ class TestAPipe:
                 "`steps[1]` must be callable, got 'consensu",
             ),
             ((None,), {}, "`steps[0]` must be callable, got None"),
-            ((consensus,), {"prompt": 3}, "`prompt` must be a str"),
-            ((consensus,), {"max_budget": 3}, "`TokenUsage(llm_calls=3)`"),
-            ((consensus,), {"retry": 3}, "`RetryConfig(max_retries=3)`"),
-            ((consensus,), {"trace": "a.jsonl"}, "`JsonlTraceSink(path)`"),
+            (consensus, {"prompt": 3}, "`prompt` must be a str"),
+            (consensus, {"max_budget": 3}, "`TokenUsage(llm_calls=3)`"),
+            (consensus, {"retry": 3}, "`RetryConfig(max_retries=3)`"),
+            (consensus, {"trace": "a.jsonl"}, "`JsonlTraceSink(path)`"),
         ],
     )
     async def test_arguments_are_checked_before_the_first_step(

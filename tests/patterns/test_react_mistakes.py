@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executionkit import MockProvider, Tool, ToolCall, react_loop
+from executionkit import LLMResponse, MockProvider, Tool, ToolCall, react_loop
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.testing import ScriptedProvider, tool_call_reply
 
@@ -139,7 +139,7 @@ class TestArgumentsOfReactLoop:
 
 @pytest.mark.req("react.counts-of-calls")
 async def test_calls_made_are_those_asked_for_and_rejected_those_over_a_limit() -> None:
-    replies = [
+    replies: list[str | LLMResponse] = [
         tool_call_reply(("double", {"a": "x"}), ("missing", {}), ("double", {"a": 1})),
         "done",
     ]
