@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._constants import DEFAULT_MAX_TOKENS
-from executionkit._error_base import twin_of
 from executionkit._llm import LLMResponse
+from executionkit.calls import new_id
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
     Budget,
@@ -28,7 +28,7 @@ from executionkit.errors import (
     ExecutionKitError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
-from executionkit.patterns._failures import first_of_group
+from executionkit.patterns._failures import lost_connection, names_itself, own_failure
 from executionkit.patterns._paced import PacedRoom
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ async def checked_complete(
     """Call the model once, retrying failures, within budget and deadline.
 
     A library error that the provider raises is copied, never written on: the provider
-    may raise the same object again in another run. Other exceptions pass as they are.
+    may raise the same object again in another run. A `TimeoutError` or another
+    `OSError` (a lost connection, say) becomes a `ProviderTimeoutError` or
+    `ProviderConnectionError` with the original as its cause, and is retried like one.
+    Other exceptions, mistakes of the provider's code most likely, pass as they are,
+    without `cost` and unless `retry` names them without another attempt.
 
     Args:
         provider: Answers the messages.
@@ -69,7 +73,9 @@ async def checked_complete(
         retry: How to retry. None = `DEFAULT_RETRY`.
         trace: Receives `llm_call_start`, then `llm_call_end` or `llm_call_error`,
             for every attempt, and `llm_call_retry` between attempts. A call that is
-            not sent, for lack of budget or time, is an `llm_call_refused`.
+            not sent, for lack of budget or time, is an `llm_call_refused`. All events
+            of one call have the same `call_id`; the end and the error of an attempt
+            have its `duration` in seconds.
         **kwargs: Passed to the provider (`temperature`, `max_tokens`, `tools`, ...).
 
     Raises:
@@ -101,6 +107,8 @@ class ModelCall:
     """One logical model call: what its attempts share."""
 
     __slots__ = (
+        "_began",
+        "_call_id",
         "_cut",
         "_held",
         "_kwargs",
@@ -109,6 +117,7 @@ class ModelCall:
         "_makes",
         "_messages",
         "_provider",
+        "_retry",
         "_sends",
         "_sent",
         "_trace",
@@ -130,6 +139,8 @@ class ModelCall:
         self._limits = limits
         self._trace = trace
         self._kwargs = kwargs
+        self._call_id = "" if trace is None else new_id()
+        self._began = 0.0
         self._held: Reservation | None = None
         self._last: BaseException | None = None
         self._cut = False
@@ -142,6 +153,7 @@ class ModelCall:
     async def run(self, config: RetryConfig) -> LLMResponse:
         """The reply; see `checked_complete`."""
         left = remaining_deadline()
+        self._retry = config
         try:
             if left is None:
                 return await self._send(config, None)
@@ -151,6 +163,13 @@ class ModelCall:
             if exc is not self._last and not self._cut:
                 await self.refused(exc)
             raise
+        except OSError as exc:
+            if exc is not self._last:  # one of a rate limit, say
+                raise
+            lost = lost_connection(exc, known_secrets(self._provider))
+            lost.cost, lost.attempts = self._tracker.to_usage(), self._sent
+            lost.retries_exhausted = config.max_retries > 0
+            raise lost from exc
         finally:
             self._last = None  # an error must not refer to itself through its frames
 
@@ -220,8 +239,12 @@ class ModelCall:
             moment="before dispatch" if number == 1 else "before retry dispatch",
         )
         if self._trace is not None:
+            self._began = get_clock().monotonic()
             try:
                 await self._emit("llm_call_start", attempt=number)
+                self._began = (
+                    get_clock().monotonic()
+                )  # what the callback took is its own
             except BaseException as exc:
                 held.refund()
                 self._cut = True
@@ -245,8 +268,8 @@ class ModelCall:
         except BaseException as exc:
             held.keep()
             self._cut = isinstance(exc, asyncio.CancelledError)
-            await self.failed(number, exc)
-            failure = self._own(exc)
+            failure = exc if self._cut else self._own(exc)
+            await self.failed(number, failure)
             if failure is exc:
                 raise
         else:
@@ -270,15 +293,16 @@ class ModelCall:
 
     def _own(self, exc: BaseException) -> BaseException:
         """The failure as an error that belongs to this run alone."""
-        if isinstance(exc, BaseExceptionGroup):
-            return first_of_group(exc, known_secrets(self._provider))
-        return twin_of(exc) if isinstance(exc, ExecutionKitError) else exc
+        if isinstance(exc, OSError) and names_itself(self._retry, exc):
+            self._last = exc  # becomes an error of the library when it leaves
+            return exc
+        return own_failure(exc, known_secrets(self._provider))
 
     async def failed(self, number: int, exc: BaseException) -> None:
         """Report that attempt `number` ended with `exc`."""
         if self._trace is None or isinstance(exc, _FATAL):
             return
-        facts = {"attempt": number, "error_type": type(exc).__name__}
+        facts = {"attempt": number, "duration": self._took(), **_named(exc)}
         if isinstance(exc, asyncio.CancelledError):
             await self._emit_briefly("llm_call_error", **facts)
         else:
@@ -287,8 +311,7 @@ class ModelCall:
     async def refused(self, exc: BaseException) -> None:
         """Report that a request was not sent because of `exc`."""
         if self._trace is not None:
-            name = type(exc).__name__
-            await self._emit_briefly("llm_call_refused", error_type=name)
+            await self._emit_briefly("llm_call_refused", **_named(exc))
 
     async def ended(self, number: int, response: LLMResponse, **facts: Any) -> None:
         """Report that attempt `number` was answered."""
@@ -301,16 +324,19 @@ class ModelCall:
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             content=response.content,
+            duration=self._took(),
             **facts,
         )
 
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
         """Report the pause after attempt `number`."""
         if self._trace is not None:
-            name = type(exc).__name__
             await self._emit(
-                "llm_call_retry", attempt=number, error_type=name, delay=delay
+                "llm_call_retry", attempt=number, delay=delay, **_named(exc)
             )
+
+    def _took(self) -> float:
+        return get_clock().monotonic() - self._began
 
     async def _emit_briefly(self, kind: str, **payload: Any) -> None:
         # The callback may be the very thing that hangs: it cannot hold up the end.
@@ -319,12 +345,19 @@ class ModelCall:
                 await self._emit(kind, **payload)
 
     async def _emit(self, kind: str, **payload: Any) -> None:
+        payload["call_id"] = self._call_id
         payload["cost"] = self._tracker.to_usage()
         await emit_trace(
             self._trace,
             TraceEvent.create(kind, payload),
             secrets=known_secrets(self._provider),
         )
+
+
+def _named(exc: BaseException) -> dict[str, Any]:
+    """What a failure is called; only errors of this library have a code."""
+    code = str(exc.code) if isinstance(exc, ExecutionKitError) else None
+    return {"error_type": type(exc).__name__, "error_code": code}
 
 
 def _max_output(provider: object, kwargs: Mapping[str, Any]) -> int:

@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from executionkit._error_base import twin_of
 from executionkit._redact import redact_exception_text
-from executionkit.errors import ExecutionKitError
+from executionkit.errors import (
+    ExecutionKitError,
+    ProviderConnectionError,
+    ProviderError,
+    ProviderTimeoutError,
+)
 
-__all__ = ("Siblings", "describe", "first_of_group")
+if TYPE_CHECKING:
+    from executionkit.engine.retry import RetryConfig
+
+__all__ = (
+    "Siblings",
+    "describe",
+    "first_of_group",
+    "lost_connection",
+    "names_itself",
+    "own_failure",
+)
 
 _MAX_TEXT: Final = 500
 _MAX_NOTES: Final = 20
@@ -79,6 +94,39 @@ def _note_others(
         chosen.add_note(f"also: {describe(other, secrets)}")
     if len(others) > _MAX_NOTES:
         chosen.add_note(f"also: {len(others) - _MAX_NOTES} more failures")
+
+
+def own_failure(exc: BaseException, secrets: Iterable[str] = ()) -> BaseException:
+    """What a provider raised, as a failure that belongs to one run alone.
+
+    Of a group the first (see `first_of_group`); a library error as a copy (see
+    `twin_of`); a lost connection or a timeout as the library error for it, with the
+    original as its cause. Anything else as it is.
+    """
+    if isinstance(exc, ExecutionKitError):
+        return twin_of(exc)
+    if isinstance(exc, BaseExceptionGroup):
+        exc = first_of_group(exc, secrets)
+    return lost_connection(exc, secrets) if isinstance(exc, OSError) else exc
+
+
+def lost_connection(exc: OSError, secrets: Iterable[str] = ()) -> ProviderError:
+    """A raw error of the network as the error of this library for it."""
+    late = isinstance(exc, TimeoutError)  # a kind of OSError
+    kind = ProviderTimeoutError if late else ProviderConnectionError
+    failure = kind(f"The provider failed: {describe(exc, secrets)}")
+    for note in getattr(exc, "__notes__", ()):
+        failure.add_note(note)
+    failure.__cause__ = exc
+    return failure
+
+
+def names_itself(retry: RetryConfig, exc: OSError) -> bool:
+    """Whether `retry` wants to see the raw error, because it names its type."""
+    try:
+        return retry.should_retry(exc)
+    except Exception:  # noqa: BLE001 - a user's predicate; whoever retries tells of it
+        return False
 
 
 def first_of_group(

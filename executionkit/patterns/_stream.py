@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
-from executionkit._error_base import twin_of
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
@@ -28,7 +27,7 @@ from executionkit.errors import (
     LLMError,
 )
 from executionkit.patterns._call import ModelCall, known_secrets
-from executionkit.patterns._failures import first_of_group
+from executionkit.patterns._failures import lost_connection, names_itself, own_failure
 from executionkit.types import StreamingPatternResult, TokenUsage
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class _Stream(AsyncIterator[str]):
         except Exception as exc:
             if self._is_over():  # what reading a closed stream gives is of no interest
                 raise StopAsyncIteration from exc
-            failure = exc if exc is self._told else self._own(exc)
+            failure = self._given_up(exc) if exc is self._told else self._own(exc)
             await self._end(failure)
             if failure is exc:
                 raise
@@ -218,9 +217,17 @@ class _Stream(AsyncIterator[str]):
 
     def _own(self, exc: Exception) -> BaseException:
         """The failure as an error that belongs to this stream alone."""
-        if isinstance(exc, BaseExceptionGroup):
-            return first_of_group(exc, known_secrets(self._opening.provider))
-        return twin_of(exc) if isinstance(exc, ExecutionKitError) else exc
+        return own_failure(exc, known_secrets(self._opening.provider))
+
+    def _given_up(self, exc: Exception) -> Exception:
+        """The failure of the last attempt; a raw one becomes an error of the library."""
+        if isinstance(exc, OSError):
+            self._told = exc = lost_connection(
+                exc, known_secrets(self._opening.provider)
+            )
+            exc.attempts = self._attempt
+            exc.retries_exhausted = self._retry.max_retries > 0
+        return exc
 
     def _is_over(self) -> bool:
         return self._closed
@@ -260,7 +267,8 @@ class _Stream(AsyncIterator[str]):
             self._source = await self._opening.open(self._sink)
             return None if self._is_over() else await anext(self._source, None)
         except Exception as exc:
-            self._told = failure = self._own(exc)
+            keep = isinstance(exc, OSError) and names_itself(self._retry, exc)
+            self._told = failure = exc if keep else self._own(exc)
             await self._attempt_failed(number, failure)
             if failure is exc:
                 raise

@@ -41,6 +41,8 @@ from executionkit.engine.retry import with_retry
 from executionkit.errors import (
     BadResponseError,
     DeadlineExceededError,
+    ProviderConnectionError,
+    ProviderTimeoutError,
 )
 from executionkit.observability import MemoryTraceSink
 from executionkit.patterns._call import known_secrets
@@ -560,7 +562,7 @@ class TestDeadline:
     ) -> None:
         calls = Calls(Raiser(TimeoutError("mine")))
         async with execution_scope(ExecutionContext().with_timeout(3.0)):
-            with pytest.raises(TimeoutError, match="mine"):
+            with pytest.raises(ProviderTimeoutError, match="mine"):
                 await calls(ONCE)
 
     @pytest.mark.req("trace.hanging-sink")
@@ -590,14 +592,88 @@ class TestDeadline:
         assert tracker.to_usage() == TokenUsage()
 
 
+class TestRawFailures:
+    """What a provider of one's own lets out of its network code."""
+
+    @pytest.mark.parametrize(
+        ("raw", "kind"),
+        [
+            (ConnectionResetError("reset"), ProviderConnectionError),
+            (OSError("no route"), ProviderConnectionError),
+            (TimeoutError("late"), ProviderTimeoutError),
+            (ExceptionGroup("two", [OSError("a")]), ProviderConnectionError),
+        ],
+    )
+    @pytest.mark.req("call.raw-network-errors")
+    async def test_a_lost_connection_is_retried_and_carries_the_cost(
+        self, raw: Exception, kind: type[ProviderError], auto_clock: FakeClock
+    ) -> None:
+        calls = Calls(Raiser(raw))
+        with pytest.raises(kind, match="The provider failed: ") as caught:
+            await calls(RetryConfig(max_retries=2))
+        error = caught.value
+        assert error.cost == TokenUsage(0, 0, 3)
+        assert (error.attempts, error.retries_exhausted) == (3, True)
+        assert isinstance(error.__cause__, OSError)
+        assert calls.sink.kinds.count("llm_call_error") == 3
+        assert "llm_call_refused" not in calls.sink.kinds
+
+    @pytest.mark.parametrize(
+        "retryable", [(ConnectionError,), lambda exc: isinstance(exc, OSError)]
+    )
+    @pytest.mark.req("call.raw-network-errors")
+    async def test_who_names_the_raw_type_in_retry_still_has_it_retried(
+        self, retryable: Any, auto_clock: FakeClock
+    ) -> None:
+        raw = ConnectionResetError("reset")
+        calls = Calls(Raiser(raw))
+        with pytest.raises(ProviderConnectionError) as caught:
+            await calls(RetryConfig(max_retries=2, retryable=retryable))
+        assert caught.value.__cause__ is raw
+        assert caught.value.cost == TokenUsage(0, 0, 3)
+        assert (caught.value.attempts, caught.value.retries_exhausted) == (3, True)
+        assert "llm_call_refused" not in calls.sink.kinds
+
+    @pytest.mark.req("call.raw-network-errors")
+    async def test_a_mistake_of_the_provider_stays_what_it_is(self) -> None:
+        calls = Calls(Raiser(ZeroDivisionError("mine")))
+        with pytest.raises(ZeroDivisionError):
+            await calls()
+        assert calls.tracker.call_count == 1
+
+    @pytest.mark.req("call.raw-network-errors")
+    async def test_an_error_of_a_rate_limit_is_none_of_the_provider(self) -> None:
+        class Broken(TokenBucket):
+            async def acquire(self, *_: Any, **__: Any) -> None:
+                raise OSError("no store")
+
+        calls = Calls(ScriptedProvider(["never"]))
+        limit = Broken(rate=1.0, capacity=1.0)
+        with pytest.raises(OSError, match=r"^no store"):
+            await calls(RetryConfig(rate_limit_strategy=limit))
+
+    @pytest.mark.req("call.raw-network-errors", "OB-04")
+    async def test_the_key_is_not_in_the_new_text(self) -> None:
+        """OB-04: the raw text may hold the URL with the key."""
+        provider: Any = Raiser(OSError("refused sk-this-is-a-secret-key-123"))
+        provider.api_key = "sk-this-is-a-secret-key-123"
+        with pytest.raises(ProviderConnectionError) as caught:
+            await Calls(provider)(ONCE)
+        assert "secret-key" not in str(caught.value)
+
+
 class TestTrace:
     @pytest.mark.req("call.trace")
-    async def test_a_call_is_a_start_and_an_end_with_the_facts(self) -> None:
+    async def test_a_call_is_a_start_and_an_end_with_the_facts(
+        self, fake_clock: FakeClock
+    ) -> None:
         calls = Calls(ScriptedProvider([reply(10, 2)]))
         await calls()
         start, end = calls.sink.events
+        call_id = start.payload["call_id"]
         assert start == TraceEvent(
-            "llm_call_start", {"attempt": 1, "cost": TokenUsage(0, 0, 1)}
+            "llm_call_start",
+            {"attempt": 1, "cost": TokenUsage(0, 0, 1), "call_id": call_id},
         )
         assert end == TraceEvent(
             "llm_call_end",
@@ -607,6 +683,8 @@ class TestTrace:
                 "input_tokens": 10,
                 "output_tokens": 2,
                 "content": "yes",
+                "call_id": call_id,
+                "duration": 0.0,
             },
         )
 
@@ -632,6 +710,53 @@ class TestTrace:
         assert error.payload["error_type"] == "ProviderError"
         assert error.payload["cost"] == TokenUsage(0, 0, 1)
 
+    @pytest.mark.req("call.trace-pairs")
+    async def test_the_attempts_of_a_call_share_an_id_and_calls_do_not(
+        self, auto_clock: FakeClock
+    ) -> None:
+        async def answer(request: Request) -> Any:
+            await asyncio.sleep(0)
+            return ProviderError("once") if request.number <= 2 else "yes"
+
+        sink = MemoryTraceSink()
+        await consensus(ScriptedProvider(answer), "?", num_samples=2, trace=sink)
+        seen: dict[str, list[str]] = {}
+        for event in sink.events:
+            seen.setdefault(event.payload["call_id"], []).append(event.kind)
+        first = ["llm_call_start", "llm_call_error", "llm_call_retry"]
+        assert list(seen.values()) == [[*first, "llm_call_start", "llm_call_end"]] * 2
+
+    @pytest.mark.req("call.trace-pairs")
+    async def test_an_attempt_tells_how_long_it_took_and_how_it_failed(
+        self, auto_clock: FakeClock
+    ) -> None:
+        took = iter([2.0, 3.0])
+
+        async def answer(request: Request) -> Any:
+            await auto_clock.sleep(next(took))
+            return RateLimitError("429") if request.number == 1 else "yes"
+
+        async def slow(_event: TraceEvent) -> None:
+            await auto_clock.sleep(10.0)
+            events.append(_event)
+
+        events: list[TraceEvent] = []
+        tracker = CostTracker()
+        provider = ScriptedProvider(answer)
+        await checked_complete(provider, ASK, tracker, None, None, slow)
+        error, retry, end = (events[place].payload for place in (1, 2, 4))
+        assert (error["duration"], end["duration"]) == (2.0, 3.0)
+        assert error["error_code"] == retry["error_code"] == "LLM_RATE_LIMITED"
+        assert "error_code" not in end
+
+    @pytest.mark.req("call.trace-pairs")
+    async def test_only_errors_of_the_library_have_a_code(self) -> None:
+        calls = Calls(Raiser(KeyError("x")))
+        with pytest.raises(KeyError):
+            await calls(ONCE)
+        error = calls.sink.events[1].payload
+        assert (error["error_type"], error["error_code"]) == ("KeyError", None)
+
     @pytest.mark.req("D-38", "call.trace")
     async def test_a_call_that_is_not_sent_is_refused_not_failed(self) -> None:
         """D-38: no error without a start."""
@@ -641,6 +766,8 @@ class TestTrace:
         (event,) = calls.sink.events
         assert event.kind == "llm_call_refused"
         assert event.payload == {
+            "call_id": event.payload["call_id"],
+            "error_code": "BUDGET_EXHAUSTED",
             "error_type": "BudgetExhaustedError",
             "cost": TokenUsage(),
         }

@@ -22,6 +22,7 @@ from executionkit.errors import (
     PermanentError,
     ProviderConnectionError,
     ProviderError,
+    ProviderTimeoutError,
     RateLimitError,
     StreamError,
 )
@@ -126,6 +127,8 @@ class TestAWholeStream:
             3,
         )
         assert end["cost"] == TokenUsage(7, 3, 1)
+        assert end["call_id"] == sink.events[0].payload["call_id"] != ""
+        assert end["duration"] >= 0.0
         assert "closed_early" not in end
 
     async def test_empty_pieces_and_streams_are_fine(self) -> None:
@@ -570,8 +573,31 @@ class TestTheDeadline:
     async def test_own_timeouts_of_the_provider_are_not_taken_for_it(self) -> None:
         async with execution_scope(ExecutionContext.with_deadline(1000)):
             stream = await opened(Speaker(["a", TimeoutError("own")]))
-            with pytest.raises(TimeoutError, match="own"):
+            with pytest.raises(ProviderTimeoutError, match="own"):
                 await all_of(stream)
+
+    @pytest.mark.parametrize("retryable", [None, (ConnectionError,)])
+    @pytest.mark.req("call.raw-network-errors")
+    async def test_a_raw_network_error_is_retried_and_carries_the_cost(
+        self, auto_clock: FakeClock, retryable: Any
+    ) -> None:
+        raw = ConnectionResetError("reset")
+        sink = MemoryTraceSink()
+        retry = RetryConfig(max_retries=1)
+        if retryable:
+            retry = RetryConfig(max_retries=1, retryable=retryable)
+        stream = await opened(Speaker([raw], [raw]), retry=retry, trace=sink)
+        with pytest.raises(ProviderConnectionError, match="reset") as caught:
+            await all_of(stream)
+        assert caught.value.__cause__ is raw
+        assert caught.value.cost.llm_calls == caught.value.attempts == 2
+        assert sink.kinds == [
+            "llm_call_start",
+            "llm_call_error",
+            "llm_call_retry",
+            "llm_call_start",
+            "llm_call_error",
+        ]
 
     async def test_no_retry_begins_that_could_not_end(
         self, auto_clock: FakeClock
