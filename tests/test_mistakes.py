@@ -189,12 +189,8 @@ class TestAPipe:
     @pytest.mark.parametrize(
         ("step", "given", "said"),
         [
-            (
-                (consensus, "consensus"),
-                {},
-                "`steps[1]` must be callable, got 'consensu",
-            ),
-            ((None,), {}, "`steps[0]` must be callable, got None"),
+            ("consensus", {}, "`steps[1]` must be callable, got 'consensus'"),
+            (None, {}, "`steps[1]` must be callable, got None"),
             (consensus, {"prompt": 3}, "`prompt` must be a str"),
             (consensus, {"max_budget": 3}, "`TokenUsage(llm_calls=3)`"),
             (consensus, {"retry": 3}, "`RetryConfig(max_retries=3)`"),
