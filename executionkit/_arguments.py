@@ -104,7 +104,8 @@ def check_limiter(name: str, value: object) -> None:
     Raises:
         TypeError: When it has no method `acquire`.
     """
-    if value is None or callable(getattr(value, "acquire", None)):
+    gives = callable(getattr(value, "acquire", None)) and not isinstance(value, type)
+    if value is None or gives:
         return
     hint = "for example `TokenBucket(rate=5)`, five permits a second"
     _refuse(name, "be a limiter or None", value, hint)
@@ -145,11 +146,14 @@ def check_trace(value: object) -> None:
     """Refuse a trace callback that cannot be called; None = no trace.
 
     Raises:
-        TypeError: When it cannot; for a path the sink that writes files is named.
+        TypeError: When it cannot, or is a class (each event would make an object); for
+            a path the sink that writes files is named.
     """
-    if value is None or callable(value):
+    if value is None or (callable(value) and not isinstance(value, type)):
         return
     hint = "pass a function that takes a `TraceEvent`"
+    if isinstance(value, type):
+        hint = f"pass an object: `{value.__name__}(...)`"
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         hint = "to write a file, pass `JsonlTraceSink(path)`"
     _refuse("trace", "be callable or None", value, hint)

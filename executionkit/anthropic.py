@@ -13,6 +13,7 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    checked_headers,
     checked_key,
     make_endpoint,
     refuse_streaming,
@@ -23,7 +24,7 @@ from executionkit._wire.anthropic_reply import parse_message
 from executionkit._wire.anthropic_request import AnswerTool, messages_body
 from executionkit._wire.anthropic_stream import MessageAssembler
 from executionkit._wire.common import encode_body
-from executionkit.types import freeze_mapping, sealed
+from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit._http import HttpTransport
@@ -108,7 +109,7 @@ class AnthropicProvider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
-        headers = freeze_mapping(self.headers)
+        headers = checked_headers(self.headers)
         put(self, "headers", headers)
         options = Options(
             timeout=self.timeout,

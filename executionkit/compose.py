@@ -120,7 +120,7 @@ def _check_arguments(
     check_budget("max_budget", max_budget)
     check_retry("retry", shared.get("retry"))
     check_trace(shared.get("trace"))
-    hint = "a step is a pattern (the function itself), or a function of its shape"
+    hint = "a step is the function itself, not called: `consensus`, or one of its shape"
     for number, step in enumerate(steps, 1):
         check_callable(f"steps[{number - 1}]", step, hint=hint)
 

@@ -19,6 +19,7 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    checked_headers,
     checked_key,
     make_endpoint,
     refuse_streaming,
@@ -60,7 +61,7 @@ from executionkit.errors import (
     RateLimitError,
     StreamError,
 )
-from executionkit.types import freeze_mapping, sealed
+from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit._http import HttpTransport
@@ -205,7 +206,7 @@ class Provider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
-        headers = freeze_mapping(self.headers)
+        headers = checked_headers(self.headers)
         put(self, "headers", headers)
         options = Options(
             timeout=self.timeout,

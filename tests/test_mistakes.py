@@ -10,11 +10,13 @@ import pytest
 import executionkit
 from executionkit import (
     AnthropicProvider,
+    ExecutionContext,
     Kit,
     LLMResponse,
     MockProvider,
     PatternResult,
     Provider,
+    TokenBucket,
     TokenUsage,
     consensus,
     estimate_cost,
@@ -42,6 +44,8 @@ class TestAProvider:
             ({"idle_timeout": True}, "`idle_timeout` must be a number of seconds"),
             ({"connect_timeout": [1]}, "`connect_timeout` must be a number"),
             ({"transport": 3}, "`transport` must be one of `aiohttp`"),
+            ({"headers": 3}, "`headers` must map names to texts, got 3"),
+            ({"headers": {"x-a": 3}}, "the header 'x-a' must be a text, got int"),
             ({"max_connections": "9"}, "`max_connections` must be an int, got str"),
         ],
     )
@@ -121,6 +125,7 @@ class TestAKit:
             ({"messages": USER[0]}, "`messages` must be a list of messages"),
             ({"messages": ["hello"]}, "`messages` must hold objects only"),
             ({"rate_limiter": 5}, "`TokenBucket(rate=5)`"),
+            ({"rate_limiter": TokenBucket}, "`rate_limiter` must be a limiter"),
         ],
     )
     def test_its_settings_are_checked(self, given: dict[str, Any], said: str) -> None:
@@ -222,7 +227,7 @@ class TestAPipe:
 
 @pytest.mark.req("arguments.up-front")
 class TestTheOthers:
-    @pytest.mark.parametrize("context", [5, {"timeout": 5}, "5s"])
+    @pytest.mark.parametrize("context", [5, {"timeout": 5}, "5s", ExecutionContext])
     def test_a_scope_is_of_a_context(self, context: Any) -> None:
         with pytest.raises(TypeError, match="`context` must be an ExecutionContext"):
             execution_scope(context)

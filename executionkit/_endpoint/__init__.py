@@ -5,7 +5,12 @@ Nothing here knows a dialect; `executionkit._wire` does.
 
 from __future__ import annotations
 
-from executionkit._endpoint.base import ProviderBase, checked_key, refuse_streaming
+from executionkit._endpoint.base import (
+    ProviderBase,
+    checked_headers,
+    checked_key,
+    refuse_streaming,
+)
 from executionkit._endpoint.requests import Endpoint, Options, make_endpoint
 from executionkit._endpoint.streams import EventStream, TextStream
 
@@ -15,6 +20,7 @@ __all__ = (
     "Options",
     "ProviderBase",
     "TextStream",
+    "checked_headers",
     "checked_key",
     "make_endpoint",
     "refuse_streaming",

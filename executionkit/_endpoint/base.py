@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,15 +11,22 @@ from executionkit._llm import LLMResponse, usage_of
 from executionkit._wire.common import parse_json
 from executionkit._wire.failures import refuse
 from executionkit.observability import llm_span, record_llm_span_attributes
+from executionkit.types import freeze_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from executionkit._endpoint.requests import Endpoint
     from executionkit.observability import Span
     from executionkit.types import JsonValue
 
-__all__ = ("ProviderBase", "checked_key", "record_usage", "refuse_streaming")
+__all__ = (
+    "ProviderBase",
+    "checked_headers",
+    "checked_key",
+    "record_usage",
+    "refuse_streaming",
+)
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
@@ -30,6 +38,18 @@ def refuse_streaming(options: Mapping[str, Any]) -> None:
     if options.get("stream") is True:
         msg = "`complete` cannot be called with `stream=True`; use `stream()` instead"
         raise ValueError(msg)
+
+
+def checked_headers(headers: object) -> Mapping[str, str]:
+    """The headers that were given, read-only; None = none.
+
+    Raises:
+        TypeError: When they are no mapping.
+    """
+    if headers is not None and not isinstance(headers, Mapping):
+        msg = f"`headers` must map names to texts, got {shown(headers)}"
+        raise TypeError(msg)
+    return freeze_mapping(headers)
 
 
 def checked_key(base_url: object, model: object, api_key: object) -> str:

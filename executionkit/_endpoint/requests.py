@@ -56,6 +56,10 @@ def _merge(defaults: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, s
     merged = {k: v for k, v in defaults.items() if k.lower() not in given}
     merged.update(extra)
     for name, value in merged.items():
+        given: object = value
+        if not isinstance(name, str) or not isinstance(given, str):
+            msg = f"the header {name!r} must be a text, got {type(given).__name__}"
+            raise TypeError(msg)
         if not value.isascii() or not value.isprintable():
             msg = f"the value of the header `{name}` has characters that cannot be sent"
             raise ValueError(msg)

@@ -87,7 +87,9 @@ class execution_scope:  # noqa: N801 - used like a function
     def __init__(self, context: ExecutionContext | None) -> None:
         given: object = context
         # By its parts, not by its class: that stands above this module.
-        if given is not None and not hasattr(given, "to_headers"):
+        if given is not None and (
+            isinstance(given, type) or not hasattr(given, "to_headers")
+        ):
             msg = (
                 f"`context` must be an ExecutionContext or None, got "
                 f"{type(given).__name__}; for a time limit pass "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from executionkit._arguments import (
@@ -167,6 +168,7 @@ async def react_loop(
     _check_more(max_repeated_rounds, tool_timeout, approval_gate)
     _check_callables(on_checkpoint, summarizer)
     _check_transcript(transcript)
+    _check_limits(tool_call_limits)
     limits = CallLimits(max_tool_calls_per_round, max_tool_calls, tool_call_limits)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
     asker = Asker(provider, max_cost, retry, trace, settings)
@@ -216,13 +218,26 @@ def _check_more(
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         msg = f"max_repeated_rounds must be >= 2 or None, got {max_repeated_rounds!r}"
         raise ValueError(msg)
-    if tool_timeout is not None and not tool_timeout > 0:
+    seconds: object = tool_timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, NoneType)):
+        msg = f"`tool_timeout` must be a number of seconds, got {shown(seconds)}"
+        raise TypeError(msg)
+    if seconds is not None and not seconds > 0:
         msg = f"tool_timeout must be > 0 seconds, got {tool_timeout}"
         raise ValueError(msg)
     if approval_gate is not None and not hasattr(approval_gate, "request"):
         msg = (
             "`approval_gate` must be an ApprovalGate, got "
             f"{type(approval_gate).__name__}"
+        )
+        raise TypeError(msg)
+
+
+def _check_limits(limits: object) -> None:
+    if limits is not None and not isinstance(limits, Mapping):
+        msg = (
+            "`tool_call_limits` must map names of tools to numbers of calls, got "
+            f"{shown(limits)}; to limit all calls together use `max_tool_calls`"
         )
         raise TypeError(msg)
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from executionkit import LLMResponse, MockProvider, Tool, ToolCall, react_loop
+from executionkit import (
+    JsonlTraceSink,
+    LLMResponse,
+    MockProvider,
+    Tool,
+    ToolCall,
+    react_loop,
+)
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.testing import ScriptedProvider, tool_call_reply
 
@@ -123,6 +130,11 @@ class TestArgumentsOfReactLoop:
             ({"on_checkpoint": 3}, "`on_checkpoint` must be callable, got 3"),
             ({"on_progress": 3}, "`on_progress` must be callable, got 3"),
             ({"summarizer": "short"}, "`summarizer` must be callable, got 'short'"),
+            ({"tool_timeout": "10"}, "`tool_timeout` must be a number of seconds"),
+            ({"tool_timeout": True}, "`tool_timeout` must be a number of seconds"),
+            ({"tool_call_limits": 5}, "use `max_tool_calls`"),
+            ({"messages": "hello", "prompt": None}, "`messages` must be a list"),
+            ({"trace": JsonlTraceSink}, "`JsonlTraceSink(...)`"),
             ({"transcript": ()}, "`transcript` must be a list"),
         ],
     )
