@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit.engine._schema.base import RefusingValidator
 from executionkit.engine.json_extraction import JsonFinding, find_json
-from executionkit.engine.schema import Validator, compile_schema
+from executionkit.engine.schema import SchemaProblem, Validator, compile_schema
 from executionkit.engine.schema_infer import schema_for_type
 from executionkit.errors import MissingExtraError
+from executionkit.patterns._schema_slips import refuse_shorthand
 from executionkit.patterns.base import calling_user
 from executionkit.types import thaw
 
@@ -25,6 +26,10 @@ Verdict: TypeAlias = "bool | str | None"
 
 _MAX_COMPLAINT: Final = 2000
 _MAX_DETAIL: Final = 500
+_DATA_WORDS: Final = (
+    ("Missing required argument `", "Missing required property `"),
+    ("Unexpected argument `", "Unexpected property `"),
+)
 _WITHHELD: Final = frozenset({"content_filter", "refusal"})
 
 
@@ -55,6 +60,7 @@ class Target:
         build: Callable[[Any], Any] | None = None
         if isinstance(schema, Mapping):
             plain = thaw(dict(schema))
+            refuse_shorthand(plain)
         else:
             plain, build = schema_for_type(schema)
         check = compile_schema(plain)
@@ -67,11 +73,19 @@ class Target:
         """What is wrong with `value`, in words for the model; empty = nothing."""
         if self.check is None:
             return ""
-        return "; ".join([str(problem) for problem in self.check.validate(value)])
+        return "; ".join([_in_words(item) for item in self.check.validate(value)])
 
     def fits(self, value: Any) -> bool:
         """Whether the schema allows `value`."""
-        return not self.problems(value)
+        return self.check is None or not self.check.validate(value)
+
+
+def _in_words(problem: SchemaProblem) -> str:
+    """A problem of data: there are no arguments here, as the checks of calls say."""
+    text = str(problem)
+    for said, meant in _DATA_WORDS:
+        text = text.replace(said, meant, 1)
+    return text
 
 
 def _choice(schema: Mapping[str, Any]) -> frozenset[str]:

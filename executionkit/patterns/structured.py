@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from executionkit._arguments import check_callable, check_prompt
@@ -37,6 +38,12 @@ _T = TypeVar("_T")
 
 _MAX_ECHO: Final = 2000
 _MAX_TAIL: Final = 500
+_FAILED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "schema_mismatch": "No reply was accepted",
+        "rejected": "No JSON passed the validator",
+    }
+)
 
 
 @overload
@@ -250,9 +257,8 @@ class _Run:
             return PatternError(f"The model refused: {why}")
         if reading.reason == "truncated":
             return PatternError(f"{why}, before its JSON was complete (`max_tokens`)")
-        return PatternError(
-            f"JSON parse failed after {self._attempts} attempt(s): {why}"
-        )
+        what = _FAILED.get(reading.reason, "JSON parse failed")
+        return PatternError(f"{what} after {self._attempts} attempt(s): {why}")
 
     async def _ask(self, text: str) -> LLMResponse:
         messages = [user_message(text)]

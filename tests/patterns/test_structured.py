@@ -291,7 +291,7 @@ class TestSchema:
     async def test_a_value_that_does_not_fit_is_an_error_that_says_why(self) -> None:
         error = await fail('{"name": "Al", "age": "x"}', schema=PERSON)
         assert error.metadata["reason"] == "schema_mismatch"
-        assert "JSON parse failed after 1 attempt(s)" in str(error)
+        assert "No reply was accepted after 1 attempt(s)" in str(error)
         assert "age" in str(error)
 
     @pytest.mark.req("structured.types")
@@ -335,6 +335,79 @@ class TestSchema:
         provider = says("{}")
         await structured(provider, "x", schema=schema)
         assert schema == {"type": "object", "properties": {}}
+
+
+class TestWhatFailed:
+    """The final error tells a text that is no JSON from JSON that is not accepted."""
+
+    @pytest.mark.req("structured.what-failed")
+    async def test_the_validator_is_named(self) -> None:
+        with pytest.raises(PatternError) as caught:
+            await structured(
+                says(*['{"a": -8}'] * 2), "x", max_retries=1, validator=lambda _: "-8"
+            )
+        assert str(caught.value) == (
+            "No JSON passed the validator after 2 attempt(s): -8"
+        )
+
+    @pytest.mark.req("structured.what-failed")
+    async def test_the_schema_is_named_in_words_of_data(self) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+        with pytest.raises(PatternError) as caught:
+            await structured(says('{"b": 1}'), "x", max_retries=0, schema=schema)
+        text = str(caught.value)
+        assert text.startswith(
+            "No reply was accepted after 1 attempt(s): The JSON does not match"
+        )
+        assert "Missing required property `a`" in text
+        assert "Unexpected property `b`" in text
+        assert "argument" not in text
+
+    @pytest.mark.req("structured.what-failed")
+    async def test_what_is_no_json_failed_to_parse(self) -> None:
+        with pytest.raises(PatternError, match=r"JSON parse failed after 1 attempt"):
+            await structured(says("no"), "x", max_retries=0)
+
+
+class TestSchemaSlips:
+    @pytest.mark.parametrize(
+        "slip",
+        [
+            {"city": "str"},
+            {"city": {"type": "string"}},
+            {"title": "str", "year": "int"},
+            {"year": "Integer", "description": "a year"},
+        ],
+    )
+    @pytest.mark.req("structured.no-shorthand")
+    async def test_a_shorthand_is_told_to_be_no_json_schema(
+        self, slip: dict[str, Any]
+    ) -> None:
+        provider = says("{}")
+        with pytest.raises(SchemaError, match=r"no JSON Schema: `(city|year)` is no"):
+            await structured(provider, "x", schema=slip)
+        assert not provider.requests
+
+    @pytest.mark.parametrize(
+        "good",
+        [
+            {},
+            {"title": "City"},
+            {"$defs": {}},
+            {"x-internal": 1},
+            {"type": "object", "propertyOrdering": ["city"]},
+            {"properties": {"city": {"type": "string"}}},
+        ],
+    )
+    @pytest.mark.req("structured.no-shorthand")
+    async def test_a_schema_is_none(self, good: dict[str, Any]) -> None:
+        result = await structured(says('{"city": "Oslo"}'), "x", schema=good)
+        assert result.value == {"city": "Oslo"}
 
 
 class TestValidator:
