@@ -52,13 +52,13 @@ _SETTINGS: Final = {
 
 def _merge(defaults: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     """Both; `extra` wins, whatever the case of a name."""
-    given = {name.lower() for name in extra}
-    merged = {k: v for k, v in defaults.items() if k.lower() not in given}
+    new = {str(name).lower() for name in extra}
+    merged = {k: v for k, v in defaults.items() if k.lower() not in new}
     merged.update(extra)
-    for name, value in merged.items():
-        given: object = value
-        if not isinstance(name, str) or not isinstance(given, str):
-            msg = f"the header {name!r} must be a text, got {type(given).__name__}"
+    given: dict[Any, Any] = merged  # by users
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            msg = f"the header {name!r} must be a text, got {type(value).__name__}"
             raise TypeError(msg)
         if not value.isascii() or not value.isprintable():
             msg = f"the value of the header `{name}` has characters that cannot be sent"
