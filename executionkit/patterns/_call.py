@@ -242,9 +242,8 @@ class ModelCall:
             self._began = get_clock().monotonic()
             try:
                 await self._emit("llm_call_start", attempt=number)
-                self._began = (
-                    get_clock().monotonic()
-                )  # what the callback took is its own
+                # What the callback took is none of the attempt.
+                self._began = get_clock().monotonic()
             except BaseException as exc:
                 held.refund()
                 self._cut = True
