@@ -123,9 +123,9 @@ def check_messages(name: str, value: object) -> None:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         _refuse(name, "be a list of messages", value, hint)
     if isinstance(value, Sequence):  # an iterator can be read only once
-        for message in value:
+        for place, message in enumerate(value):
             if not isinstance(message, Mapping):
-                _refuse(name, "hold objects only", message, hint)
+                _refuse(f"{name}[{place}]", "be a message (an object)", message, hint)
 
 
 def check_prompt(name: str, value: object) -> None:

@@ -123,7 +123,7 @@ class TestAKit:
             ({"provider": MockProvider}, "`MockProvider(...)`"),
             ({"messages": "hello"}, "`messages` must be a list of messages"),
             ({"messages": USER[0]}, "`messages` must be a list of messages"),
-            ({"messages": ["hello"]}, "`messages` must hold objects only"),
+            ({"messages": ["hello"]}, "`messages[0]` must be a message"),
             ({"rate_limiter": 5}, "`TokenBucket(rate=5)`"),
             ({"rate_limiter": TokenBucket}, "`rate_limiter` must be a limiter"),
         ],

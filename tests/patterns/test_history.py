@@ -190,10 +190,10 @@ class TestMending:
     @pytest.mark.parametrize(
         ("history", "kind", "match"),
         [
-            ("text", TypeError, "list of messages, got str"),
-            ({"role": "user"}, TypeError, "list of messages, got dict"),
-            ([user(), "hello"], TypeError, r"messages\[1\] must be a message.*str"),
-            ([None], TypeError, r"messages\[0\] must be a message.*NoneType"),
+            ("text", TypeError, "list of messages, got 'text'"),
+            ({"role": "user"}, TypeError, "list of messages, got {'role'"),
+            ([user(), "hello"], TypeError, r"messages\[1\]` must be a message.*str"),
+            ([None], TypeError, r"messages\[0\]` must be a message.*None"),
             ([{"content": "x"}], ValueError, r"messages\[0\] must have a `role`"),
             ([{"role": 3}], ValueError, r"messages\[0\] must have a `role`, got 3"),
             (
