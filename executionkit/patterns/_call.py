@@ -61,8 +61,8 @@ async def checked_complete(
     may raise the same object again in another run. A `TimeoutError` or another
     `OSError` (a lost connection, say) becomes a `ProviderTimeoutError` or
     `ProviderConnectionError` with the original as its cause, and is retried like one.
-    Other exceptions, mistakes of the provider's code most likely, pass as they are,
-    without `cost` and unless `retry` names them without another attempt.
+    Other exceptions are mistakes of the provider's code most likely: they pass as they
+    are, without `cost`, and are tried again only when `retry` names them.
 
     Args:
         provider: Answers the messages.
