@@ -403,11 +403,14 @@ def test_what_python_prints_is_read_back(value: Any) -> None:
 def test_damage_with_one_reading_is_undone(value: Any, data: st.DataObject) -> None:
     text = json.dumps(value, indent=1)
     lines = text.split("\n")
+    # Where a comma is lacking, a bare key or odd quotes behind a text would be open to
+    # a second reading; such damage is drawn only where the commas stand.
     lacking = data.draw(st.booleans())
+    kinds = ["comma", "comment"] if lacking else ["comma", "comment", "key", "quotes"]
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(lines) - 1))
         line = lines[place]
-        kind = data.draw(st.sampled_from(["comma", "comment", "key", "quotes"]))
+        kind = data.draw(st.sampled_from(kinds))
         if kind == "comma" and lacking:
             lines[place] = line.removesuffix(",")
         elif kind == "comma":
