@@ -72,10 +72,7 @@ _threads = pytest.StashKey[set[threading.Thread]]()
 def pytest_configure() -> None:
     _watch_for_leaked_tasks()
     if not os.environ.get("CI"):  # where hypothesis has a profile of its own
-        # A release is judged by the same examples each time; new ones are found locally.
-        hypothesis.settings.register_profile(
-            "house", deadline=None, derandomize=bool(os.environ.get("CI"))
-        )
+        hypothesis.settings.register_profile("house", deadline=None)
         hypothesis.settings.load_profile("house")
 
 
