@@ -210,6 +210,28 @@ def _check_seconds(name: str, timeout: Any) -> None:
         raise ValueError(msg)
 
 
+def _check_limits(name: str, rate: Any, concurrency: Any, retries: Any) -> None:
+    for field_name, value, least in (
+        ("max_concurrency", concurrency, 1),
+        ("max_retries", retries, 0),
+    ):
+        if value is not None and (type(value) is not int or value < least):
+            msg = (
+                f"`{field_name}` of the tool '{name}' must be an int >= {least} or "
+                f"None, got {value!r}"
+            )
+            raise ValueError(msg)
+    if rate is None:
+        return
+    good = isinstance(rate, tuple) and len(rate) == 2 and type(rate[0]) is int
+    if not good or rate[0] < 1 or not 0 < rate[1] < float("inf"):
+        msg = (
+            f"`rate_limit` of the tool '{name}' must be (calls >= 1, seconds > 0) or "
+            f"None, got {rate!r}"
+        )
+        raise ValueError(msg)
+
+
 @sealed
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -252,10 +274,25 @@ class Tool:
 
     version: str = "1.0.0"
 
+    streaming: bool = False
+    """True when its values come one by one; such results are never cached."""
+
+    rate_limit: tuple[int, float] | None = None
+    """(calls, seconds): at most so many starts in any such window. None = no limit."""
+
+    max_concurrency: int | None = None
+    """Calls at once. None = no limit of its own."""
+
+    max_retries: int | None = None
+    """Attempts after the first, where retries are on. None = as for other tools."""
+
     def __post_init__(self) -> None:
         _check_name(self.name)
         _check_kinds(self.name, self.parameters, self.execute)
         _check_seconds(self.name, self.timeout)
+        _check_limits(
+            self.name, self.rate_limit, self.max_concurrency, self.max_retries
+        )
         object.__setattr__(self, "parameters", freeze_mapping(self.parameters))
         object.__setattr__(self, "tags", frozenset(self.tags))
 

@@ -1,0 +1,1 @@
+"""The tool runtime: what a model said goes in, results come out."""
