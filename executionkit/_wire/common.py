@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from executionkit._constants import MAX_PROBLEM_CHARS
 from executionkit._llm import OMIT
@@ -13,6 +13,8 @@ from executionkit._redact import redact
 from executionkit._wire.failures import refuse
 from executionkit._wire.loading import load_reply
 from executionkit.calls import CallProblem, ToolCall, new_id
+from executionkit.engine._json.strict import scan
+from executionkit.engine._schema.values import is_plain
 from executionkit.engine.schema_coerce import decode_arguments
 from executionkit.types import Tool
 
@@ -31,6 +33,7 @@ __all__ = (
     "without_omitted",
 )
 
+_T = TypeVar("_T")
 _SHOWN_CHARS: Final = 65_536
 _EXAMPLE: Final = 'for example [{"role": "user", "content": "Hello"}]'
 _TEXT_TYPES: Final = frozenset({"text", "output_text"})
@@ -164,6 +167,11 @@ class RawCall(NamedTuple):
     incomplete: bool = False
     """True when the reply was cut off inside of it."""
 
+    namespace: object = None
+    idempotency_key: object = None
+    position: int | None = None
+    """Where reading `problem` failed, when that is known."""
+
 
 class Calls(NamedTuple):
     """Tool calls, sorted into those that can be run and those that cannot."""
@@ -185,6 +193,8 @@ def _ids(raw: Sequence[RawCall]) -> tuple[list[str], list[str]]:
         for item in raw
     ]
     known = set(given)
+    if len(known) == len(given) and "" not in known:
+        return given, []
     used: set[str] = set()
     numbers: dict[str, int] = {}  # where to go on: equal ids are not tried again
     notes: list[str] = []
@@ -219,21 +229,35 @@ def _read_arguments(item: RawCall) -> Mapping[str, Any]:
         msg = "the reply was cut off before its arguments were complete"
         raise ValueError(msg)
     given = item.arguments
+    if isinstance(given, str):
+        return _decoded(given)
     if given is None:
         return _NO_ARGUMENTS
     if isinstance(given, dict):
         return given
-    if not isinstance(given, str):
-        msg = f"arguments must be a dict or JSON string, got {type(given).__name__}"
-        raise ValueError(msg)
-    return decode_arguments(given)
+    if isinstance(given, Mapping):
+        return decode_arguments(given)
+    msg = f"arguments must be a dict or JSON string, got {type(given).__name__}"
+    raise ValueError(msg)
+
+
+def _decoded(text: str) -> Mapping[str, Any]:
+    # The usual case, an object from the first to the last character, at the speed of
+    # the scanner; `decode_arguments` knows all the others.
+    try:
+        value, end = scan(text, 0)
+    except (StopIteration, ValueError, RecursionError):
+        return decode_arguments(text)
+    if end == len(text) and type(value) is dict and is_plain(value):
+        return value
+    return decode_arguments(text)
 
 
 def _problem(
     item: RawCall, call_id: str, index: int, why: Exception, secrets: Sequence[str]
 ) -> CallProblem:
     raw = item.arguments if isinstance(item.arguments, str) else ""
-    position = getattr(why, "position", None)
+    position = item.position if item.problem else getattr(why, "position", None)
     return CallProblem(
         call_id=call_id,
         name=item.name.strip() if isinstance(item.name, str) else "",
@@ -254,9 +278,27 @@ def _cut_off(problem: CallProblem) -> CallProblem:
 def _one_call(item: RawCall, call_id: str) -> ToolCall:
     if item.problem:
         raise ValueError(item.problem)
-    if not isinstance(item.name, str) or not item.name.strip():
+    name = item.name.strip() if isinstance(item.name, str) else ""
+    if not name:
         raise ValueError(NAME_MISSING)
-    return ToolCall(call_id, item.name.strip(), _read_arguments(item))
+    if item.namespace is None and item.idempotency_key is None:
+        return ToolCall(call_id, name, _read_arguments(item))
+    return ToolCall(
+        call_id,
+        name,
+        _read_arguments(item),
+        namespace=_text_or(item.namespace, "default", "namespace"),
+        idempotency_key=_text_or(item.idempotency_key, None, "idempotency_key"),
+    )
+
+
+def _text_or(value: object, default: _T, what: str) -> str | _T:
+    if value is None or value == "":
+        return default
+    if isinstance(value, str):
+        return value
+    msg = f"`{what}` must be a text, got {type(value).__name__}"
+    raise ValueError(msg)
 
 
 def _is_broken(item: RawCall) -> bool:
