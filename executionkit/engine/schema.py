@@ -4,7 +4,9 @@ The full validators (`jsonschema-rs`, else `jsonschema`) check all of JSON Schem
 2020-12, and 2019-09, 7, 6 and 4 when `$schema` says so. Without them the subset of
 `schema_subset` is checked, and a schema that uses more accepts nothing. In all three:
 
-- `format` is an annotation, as the standard has it by default; it is not asserted.
+- `format` is asserted: a text that lacks a format of the standard (`date-time`,
+  `email`, `uri`, ...) is a problem. A format of another name is an annotation and
+  asks nothing, as the standard has it; a value that is no text has every format.
 - Nothing is ever fetched; a reference that leaves the schema is a `SchemaError`.
 - Integers are exact at any size, booleans are no numbers, `3.0` is an integer.
 - Word boundaries, back references and property escapes in `pattern` are checked by

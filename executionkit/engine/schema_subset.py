@@ -6,10 +6,11 @@ fails closed.
 
 Checked: `type`, `enum`, `const`, `$ref` inside of the schema, `allOf`, `anyOf`,
 `oneOf`, `not`; `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`,
-`multipleOf`; `minLength`, `maxLength`, `pattern`; `items`, `prefixItems`, `minItems`,
-`maxItems`, `uniqueItems`; `properties`, `patternProperties`, `additionalProperties`,
-`propertyNames`, `required`, `minProperties`, `maxProperties`. Annotations (`title`, `format`, ...) and
-keywords that start with `x-` say nothing about validity and are passed over.
+`multipleOf`; `minLength`, `maxLength`, `pattern`, `format`; `items`, `prefixItems`,
+`minItems`, `maxItems`, `uniqueItems`; `properties`, `patternProperties`,
+`additionalProperties`, `propertyNames`, `required`, `minProperties`, `maxProperties`.
+Annotations (`title`, a `format` that the standard does not name, ...) and keywords that
+start with `x-` say nothing about validity and are passed over.
 """
 
 from __future__ import annotations

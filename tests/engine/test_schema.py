@@ -269,15 +269,17 @@ ROWS: list[tuple[Any, Any, bool]] = [
     # annotations
     ({"title": "t", "description": "d", "default": 1, "examples": [1]}, "a", True),
     ({"deprecated": True, "readOnly": True, "writeOnly": True}, "a", True),
-    ({"$comment": "c", "format": "email"}, "no address", True),
-    ({"format": "date-time", "type": "string"}, "yesterday", True),
+    ({"$comment": "c", "format": "email"}, "no address", False),
+    ({"format": "date-time", "type": "string"}, "yesterday", False),
+    ({"format": "e-mail"}, "no address", True),
+    ({"format": "email"}, 5, True),
     ({"contentEncoding": "base64", "contentMediaType": "image/png"}, "%%", True),
     ({"type": "string", "nullable": True}, None, False),
     ({"x-order": 3, "discriminator": {"propertyName": "k"}}, 1, True),
     ({"$id": "https://example.com/s", "type": "string"}, 1, False),
     # older dialects
     ({"$schema": DRAFT_7, "type": "string"}, "a", True),
-    ({"$schema": DRAFT_7, "format": "ipv4"}, "x", True),
+    ({"$schema": DRAFT_7, "format": "ipv4"}, "x", False),
     ({"$schema": DRAFT_7, "contentEncoding": "base64"}, "%%%", True),
     (
         {

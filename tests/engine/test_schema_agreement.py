@@ -84,7 +84,7 @@ def keywords(inner: st.SearchStrategy[Any], *, full: bool) -> st.SearchStrategy[
         "not": inner,
         "$ref": st.sampled_from(["#", "#/$defs/x", "#/$defs/y"]),
         "title": st.just("t"),
-        "format": st.just("email"),
+        "format": st.sampled_from(["email", "regex", "json-pointer", "uri", "x"]),
     }
     if full:
         optional |= {

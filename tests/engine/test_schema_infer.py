@@ -258,9 +258,15 @@ SCALARS: list[tuple[Any, dict[str, Any]]] = [
             "additionalProperties": {"type": "integer"},
         },
     ),
-    (dt.datetime, {"type": "string", "format": "date-time"}),
+    (
+        dt.datetime,
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string"}]},
+    ),
     (dt.date, {"type": "string", "format": "date"}),
-    (dt.time, {"type": "string", "format": "time"}),
+    (
+        dt.time,
+        {"anyOf": [{"type": "string", "format": "time"}, {"type": "string"}]},
+    ),
     (uuid.UUID, {"type": "string", "format": "uuid"}),
     (pathlib.Path, {"type": "string", "format": "path"}),
     (pathlib.PurePosixPath, {"type": "string", "format": "path"}),
@@ -380,6 +386,8 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (dict[str, Level], {"a": 1}, {"a": Level.LOW}),
     (dict[Color, int], {"red": 1}, {Color.RED: 1}),
     (dt.datetime, "2024-05-01T12:00:00Z", NOON),
+    (dt.datetime, "2024-05-01T12:00:00", NOON.replace(tzinfo=None)),
+    (dt.time, "07:30", dt.time(7, 30)),
     (dt.datetime, "2024-05-01T12:00:00+00:00", NOON),
     (dt.date, "2024-05-01", dt.date(2024, 5, 1)),
     (dt.time, "12:30:00", dt.time(12, 30)),
@@ -436,9 +444,9 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Color, "green", 'must be one of: "red", "blue"'),
     (dt.datetime, "yesterday", "is not an ISO 8601 date and time"),
     (dt.datetime, "2024-05-01", "is not an ISO 8601 date and time"),
-    (list[dt.date], ["2024-05-01", "2024-13-01"], "`[1]`: is not an ISO 8601 date"),
+    (list[dt.date], ["2024-05-01", "2024-13-01"], "`[1]`: must be a date"),
     (dt.time, "25:00", "is not an ISO 8601 time"),
-    (uuid.UUID, "x", "is not a UUID"),
+    (uuid.UUID, "x", "must be a UUID"),
     (decimal.Decimal, "1,5", "is not a decimal number"),
     (decimal.Decimal, "NaN", "is not a decimal number"),
     (decimal.Decimal, "Infinity", "is not a decimal number"),
@@ -446,7 +454,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (dict[Color, int], {"green": 1}, "the name `green` is not allowed"),
     (tuple[int, str], [1], "must have at least 2 items, has 1"),
     (set[int], [1, 1.0], "must not have two equal items"),
-    (dt.date | int, "x", "is not an ISO 8601 date"),
+    (dt.date | int, "x", "must be a date"),
     (Any, float("nan"), "is not a JSON number"),
     (Left, {"right": {"left": {"right": 3}}}, "`right.left.right`: expected type"),
 ]
@@ -754,13 +762,10 @@ class Whole(BaseModel):
         self, models: Any
     ) -> None:
         model = models["Whole"]
-        value = {"name": "w", "part": {"day": "no day", "n": 3}}
+        value = {"name": "w", "part": {"day": "2024-05-01", "n": 3}}
         with pytest.raises(SchemaValueError) as caught:
             parsed(list[model], [value])  # type: ignore[valid-type]
-        assert [problem.path for problem in caught.value.problems] == [
-            "/0/part/day",
-            "/0/part/n",
-        ]
+        assert [problem.path for problem in caught.value.problems] == ["/0/part/n"]
         assert "must be even" in str(caught.value)
 
     @pytest.mark.req("schema.models")

@@ -109,7 +109,12 @@ def test_an_annotation_says_nothing_about_validity(keyword: str) -> None:
 @pytest.mark.parametrize("keyword", sorted(KEYWORDS))
 def test_every_keyword_leaves_other_types_alone(keyword: str) -> None:
     """A keyword for numbers says nothing about text, and so on."""
-    limits: dict[str, Any] = {"pattern": "x", "required": ["x"], "uniqueItems": True}
+    limits: dict[str, Any] = {
+        "format": "date",
+        "pattern": "x",
+        "required": ["x"],
+        "uniqueItems": True,
+    }
     limit = limits.get(keyword, 2)
     if keyword in {"const", "enum", "type"}:
         return
@@ -118,6 +123,7 @@ def test_every_keyword_leaves_other_types_alone(keyword: str) -> None:
         "imum": (int, float),
         "multipleOf": (int, float),
         "Length": (str,),
+        "format": (str,),
         "pattern": (str,),
         "Items": (list,),
         "Properties": (dict,),

@@ -7,9 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from executionkit.engine._schema.walk import subschemas
+from executionkit.engine._schema.walk import reachable_schemas, subschemas
 
-__all__ = ("DEFS", "assemble", "definition_name", "rename_references")
+__all__ = (
+    "DEFS",
+    "assemble",
+    "definition_name",
+    "hint_at_times",
+    "rename_references",
+)
 
 DEFS: Final = "#/$defs/"
 """What a reference to a definition starts with."""
@@ -46,6 +52,19 @@ def rename_references(schema: Any, names: dict[str, str]) -> None:
         if name in names:
             part["$ref"] = DEFS + names[name]
         todo.extend(inner for _, inner in subschemas(part))
+
+
+def hint_at_times(schema: Any) -> None:
+    """Change a schema so that `date-time` and `time` are asked for but not asserted.
+
+    Both formats have an offset; the types of Python, and of pydantic, do without, and
+    refuse by themselves what is no time.
+    """
+    for _, part in list(reachable_schemas(schema)):
+        if part.get("format") in {"date-time", "time"} and "anyOf" not in part:
+            keys = [key for key in ("type", "format") if key in part]
+            timed = {key: part.pop(key) for key in keys}
+            part["anyOf"] = [timed, {"type": "string"}]
 
 
 def assemble(root: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from typing import Any, Final, TypeAlias
 
+from executionkit.engine._schema.formats import FORMATS
 from executionkit.engine._schema.pattern import compile_pattern
 from executionkit.engine._schema.problems import Failure, Step
 from executionkit.engine._schema.regex import PatternError
@@ -214,6 +215,21 @@ def _pattern(limit: Any) -> Check:
     return check
 
 
+def _format(limit: Any) -> Check | None:
+    if not isinstance(limit, str):
+        msg = "must be text"
+        raise MalformedError(msg)
+    holds = FORMATS.get(limit)
+    if holds is None:  # an annotation
+        return None
+
+    def check(value: Any, path: Path, found: list[Failure]) -> None:
+        if isinstance(value, str) and not holds(value):
+            found.append(Failure(steps_of(path), "format", limit, value))
+
+    return check
+
+
 def _at_least(size: float, limit: float) -> bool:
     return size >= limit
 
@@ -227,6 +243,7 @@ KEYWORDS: Final[dict[str, Callable[[Any], Check | None]]] = {
     "enum": _enum,
     "exclusiveMaximum": _bound("exclusiveMaximum", lambda value, limit: value < limit),
     "exclusiveMinimum": _bound("exclusiveMinimum", lambda value, limit: value > limit),
+    "format": _format,
     "maxItems": _size("maxItems", list, _at_most),
     "maxLength": _size("maxLength", str, _at_most),
     "maxProperties": _size("maxProperties", dict, _at_most),
@@ -255,7 +272,6 @@ ANNOTATIONS: Final[dict[str, tuple[type, ...]]] = {
     "description": (str,),
     "discriminator": _ANY,
     "examples": (list,),
-    "format": (str,),
     "nullable": _ANY,
     "readOnly": (bool,),
     "title": (str,),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from executionkit.engine._schema.formats import words_of_format
 from executionkit.engine._schema.values import json_type
 from executionkit.types import sealed
 
@@ -271,6 +272,7 @@ _WORDS: Final[dict[str, Callable[[Failure], str]]] = {
     "maxProperties": _size("member", "most"),
     "uniqueItems": lambda _: "must not have two equal items",
     "pattern": lambda failure: f"must match the pattern {join_names([failure.limit])}",
+    "format": lambda failure: f"must be {words_of_format(failure.limit)}",
     "not": lambda _: "must not fit the schema of `not`",
     "false": lambda _: "is not allowed here",
     "propertyNames": lambda failure: f"the name {_name(failure.limit)} is not allowed",

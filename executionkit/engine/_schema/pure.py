@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from executionkit.engine._schema.base import BackendValidator, RefusingValidator
+from executionkit.engine._schema.formats import has_format
 from executionkit.engine._schema.problems import (
     MAX_PROBLEM_TEXT,
     Failure,
@@ -159,7 +160,7 @@ def _check_resolvable(schema: Any, dialect: Dialect, registry: Any) -> None:
 def _own_keywords(make_error: Callable[[str], Any]) -> dict[str, Any]:
     """Keywords that the package, or an older version of it, checks in another way.
 
-    It divides floats, takes `true` for `1` inside of arrays and objects (before 4.21),
+    Which formats it knows depends on the packages that are installed. It divides floats, takes `true` for `1` inside of arrays and objects (before 4.21),
     and does not say which name breaks `propertyNames`.
     """
     checks: dict[str, Callable[[Any, Any], bool]] = {
@@ -167,6 +168,7 @@ def _own_keywords(make_error: Callable[[str], Any]) -> dict[str, Any]:
         "enum": lambda limit, value: (
             equality_key(value) in set(map(equality_key, limit))
         ),
+        "format": has_format,
         "multipleOf": _is_multiple,
         "uniqueItems": _is_unique,
     }

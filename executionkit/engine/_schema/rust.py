@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from executionkit.engine._schema.base import BackendValidator
+from executionkit.engine._schema.formats import FORMATS
 from executionkit.engine._schema.problems import (
     Failure,
     SchemaError,
@@ -51,6 +52,7 @@ _RUST_CLASSES: Final = {
 _RUST_LIMITS: Final = {
     "const": "expected_value",
     "enum": "options",
+    "format": "format",
     "multipleOf": "multiple_of",
     "pattern": "pattern",
     "required": "property",
@@ -77,7 +79,8 @@ def make_rust(schema: Schema, dialect: Dialect) -> BackendValidator:
         schema.pop("$schema", None)
     build = getattr(package, _RUST_CLASSES[dialect.name])
     options: dict[str, Any] = {
-        "validate_formats": False,
+        "validate_formats": True,
+        "formats": dict(FORMATS),  # in place of the package's own
         "offline": True,
         "mask": "the value",
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, LiteralString, TypeAlias, get_args
 
+from executionkit.engine._schema.defs import hint_at_times
 from executionkit.engine._schema.problems import SchemaProblem, Step, pointer
 from executionkit.engine._schema.values import equality_key, is_plain, json_type
 
@@ -144,7 +145,9 @@ def _text_format(name: str, read: Callable[[str], Any], words: str) -> Shape:
             msg = f"is not {words}"
             raise reject(msg, steps) from None
 
-    return Shape({"type": "string", "format": name}, parse)
+    schema = {"type": "string", "format": name}
+    hint_at_times(schema)
+    return Shape(schema, parse)
 
 
 def _read_datetime(text: str) -> dt.datetime:

@@ -32,6 +32,7 @@ from executionkit.engine._schema.defs import (
     DEFS,
     assemble,
     definition_name,
+    hint_at_times,
     rename_references,
 )
 from executionkit.engine._schema.fields import (
@@ -253,6 +254,7 @@ class TypeBuilder:
             self.definitions[names[name]] = part
         for part in (schema, *inner.values()):
             rename_references(part, names)
+            hint_at_times(part)
         return Shape(schema, model_parser(tp))
 
     def _record(
