@@ -1,0 +1,1 @@
+"""The parts of `executionkit.tools.scheduling`: pure, without clock or event loop."""
