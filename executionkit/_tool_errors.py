@@ -18,9 +18,11 @@ __all__ = (
     "MCPError",
     "MCPTimeoutError",
     "ParserError",
+    "StateStoreError",
     "ToolCancelledError",
     "ToolCircuitOpenError",
     "ToolExecutionError",
+    "ToolIdempotencyError",
     "ToolNotFoundError",
     "ToolProcessorError",
     "ToolRateLimitedError",
@@ -277,6 +279,76 @@ class ToolCancelledError(ToolProcessorError):
     """The runtime itself called the tool off (shutdown, skip, lost race)."""
 
     default_code = ErrorCode.TOOL_CANCELLED
+
+
+class ToolIdempotencyError(ToolProcessorError):
+    """An idempotency key stands in the way of the call; nothing was run.
+
+    `reason` (also in `details`) says why: `"conflict"` (the key belongs to a call with
+    another tool or other arguments), `"in_progress"` (another process is still at it),
+    `"in_doubt"` (the first call was broken off after it had started),
+    `"not_kept"` (it is done, but its value could not be stored), or
+    `"not_comparable"` (the arguments have no canonical form).
+    """
+
+    default_code = ErrorCode.TOOL_IDEMPOTENCY_CONFLICT
+
+    def __init__(
+        self, tool_name: str, idempotency_key: str, reason: str, why: str
+    ) -> None:
+        super().__init__(
+            f"Tool '{tool_name}' was not run: idempotency key {idempotency_key!r} {why}",
+            details={
+                "tool_name": tool_name,
+                "idempotency_key": idempotency_key,
+                "reason": reason,
+            },
+        )
+        self.reason = reason
+
+
+class StateStoreError(ToolProcessorError):
+    """A shared store of state (cache, limits, keys) failed or did not answer in time."""
+
+    default_code = ErrorCode.STATE_STORE_FAILED
+
+
+class ToolBlockedError(ToolProcessorError):
+    """A guard refused the call, or refused to hand out its output.
+
+    Args:
+        tool_name: The tool's full name.
+        guard: The name of the guard that said no.
+        reason: Its words, without secrets.
+        stage: `"call"` when the tool was not started, `"output"` when it had run.
+        details: More facts of the guard, without secrets.
+    """
+
+    default_code = ErrorCode.TOOL_BLOCKED
+
+    def __init__(
+        self,
+        tool_name: str,
+        guard: str = "",
+        reason: str = "",
+        stage: str = "call",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        what = "The output of tool" if stage == "output" else "Tool"
+        super().__init__(
+            f"{what} '{tool_name}' was blocked by the guard '{guard}': {reason}",
+            details={
+                **(details or {}),
+                "tool_name": tool_name,
+                "guard": guard,
+                "reason": reason,
+                "stage": stage,
+            },
+        )
+        self.tool_name = tool_name
+        self.guard = guard
+        self.reason = reason
+        self.stage = stage
 
 
 class ToolRegistrationError(ToolProcessorError):

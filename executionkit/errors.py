@@ -12,6 +12,7 @@ ExecutionKitError
 |     `- StreamError               a stream that broke, ended early or said "error"
 |- PatternError                    the pattern's own rule was broken
 |  |- BudgetExhaustedError         `max_cost` leaves no room for the next call
+|  |  `- RequestTooLargeError      one request sends more than `max_cost` allows it
 |  |- ConsensusFailedError         the samples do not agree, or none can vote
 |  |- MaxIterationsError           the round limit was reached
 |  |  `- NoProgressError           the same rounds came again and again
@@ -30,7 +31,10 @@ ExecutionKitError
    |- ToolCircuitOpenError
    |- BulkheadFullError
    |- ToolCancelledError
+   |- ToolBlockedError           a guard refused the call or its output
    |- ToolRegistrationError
+   |- ToolIdempotencyError       the call's idempotency key forbids to run it
+   |- StateStoreError            a shared store of state failed
    `- MCPError
       |- MCPConnectionError
       `- MCPTimeoutError
@@ -62,9 +66,12 @@ from executionkit._tool_errors import (
     MCPError,
     MCPTimeoutError,
     ParserError,
+    StateStoreError,
+    ToolBlockedError,
     ToolCancelledError,
     ToolCircuitOpenError,
     ToolExecutionError,
+    ToolIdempotencyError,
     ToolNotFoundError,
     ToolProcessorError,
     ToolRateLimitedError,
@@ -109,10 +116,14 @@ __all__ = (
     "ProviderError",
     "ProviderTimeoutError",
     "RateLimitError",
+    "RequestTooLargeError",
+    "StateStoreError",
     "StreamError",
+    "ToolBlockedError",
     "ToolCancelledError",
     "ToolCircuitOpenError",
     "ToolExecutionError",
+    "ToolIdempotencyError",
     "ToolNotFoundError",
     "ToolProcessorError",
     "ToolRateLimitedError",
@@ -218,6 +229,10 @@ class BudgetExhaustedError(PatternError):
     """`max_cost` leaves no room for the next call."""
 
     default_code = ErrorCode.BUDGET_EXHAUSTED
+
+
+class RequestTooLargeError(BudgetExhaustedError):
+    """One request would send more than `CostLimit.request_input_tokens`."""
 
 
 class ConsensusFailedError(PatternError):

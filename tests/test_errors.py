@@ -37,6 +37,7 @@ from executionkit.errors import (
     StreamError,
     ToolCircuitOpenError,
     ToolExecutionError,
+    ToolIdempotencyError,
     ToolNotFoundError,
     ToolProcessorError,
     ToolRateLimitedError,
@@ -59,6 +60,7 @@ MAKERS: dict[str, Callable[[], ExecutionKitError]] = {
     "StreamError": lambda: StreamError("m", partial_text="half"),
     "ToolCircuitOpenError": lambda: ToolCircuitOpenError("t", 5, 30.0),
     "ToolExecutionError": lambda: ToolExecutionError("t", ValueError("x")),
+    "ToolIdempotencyError": lambda: ToolIdempotencyError("t", "k", "conflict", "is"),
     "ToolNotFoundError": lambda: ToolNotFoundError("t", available_tools=["tt"]),
     "ToolRateLimitedError": lambda: ToolRateLimitedError("t", 1.5, 10, 60.0),
     "ToolTimeoutError": lambda: ToolTimeoutError("t", 2.0, 3),
@@ -211,15 +213,20 @@ class TestCodes:
             ("bulkhead_full", True, "BULKHEAD_FULL RESOURCE_EXHAUSTED"),
             ("timeout", True, "TOOL_TIMEOUT MCP_TIMEOUT"),
             ("execution", True, "TOOL_EXECUTION_FAILED MCP_SERVER_ERROR"),
-            ("connection", True, "MCP_CONNECTION_FAILED MCP_TRANSPORT_ERROR"),
+            (
+                "connection",
+                True,
+                "MCP_CONNECTION_FAILED MCP_TRANSPORT_ERROR STATE_STORE_FAILED",
+            ),
             (
                 "validation",
                 False,
                 "TOOL_VALIDATION_ERROR TOOL_ARGUMENT_ERROR TOOL_RESULT_ERROR "
-                "PARSER_ERROR PARSER_INVALID_FORMAT",
+                "PARSER_ERROR PARSER_INVALID_FORMAT TOOL_IDEMPOTENCY_CONFLICT",
             ),
             ("not_found", False, "TOOL_NOT_FOUND"),
             ("cancelled", False, "TOOL_CANCELLED"),
+            ("policy", False, "TOOL_BLOCKED"),
             ("configuration", False, "TOOL_REGISTRATION_FAILED CONFIGURATION_ERROR"),
         ],
     )
