@@ -57,7 +57,9 @@ if TYPE_CHECKING:
         set_current_context as set_current_context,
     )
     from executionkit.cost import (
+        CostLimit as CostLimit,
         CostTracker as CostTracker,
+        Prices as Prices,
         estimate_cost as estimate_cost,
     )
     from executionkit.engine.breaker import (
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
         ProviderError as ProviderError,
         ProviderTimeoutError as ProviderTimeoutError,
         RateLimitError as RateLimitError,
+        RequestTooLargeError as RequestTooLargeError,
         StreamError as StreamError,
     )
     from executionkit.kit import Kit as Kit
@@ -166,7 +169,7 @@ _HOMES = {
         "ContextHeader ContextKey ExecutionContext execution_scope "
         "get_current_context set_current_context"
     ),
-    "cost": "CostTracker estimate_cost",
+    "cost": "CostLimit CostTracker Prices estimate_cost",
     "engine.breaker": "BreakerConfig CircuitBreaker",
     "engine.bulkhead": "Bulkhead BulkheadConfig BulkheadStats",
     "engine.convergence": "ConvergenceDetector",
@@ -182,7 +185,7 @@ _HOMES = {
         "EvaluatorError ExecutionKitError LLMError MaxIterationsError "
         "MissingExtraError NoProgressError PatternError PermanentError "
         "ProviderConnectionError ProviderError ProviderTimeoutError RateLimitError "
-        "StreamError"
+        "RequestTooLargeError StreamError"
     ),
     "kit": "Kit",
     "local": "LocalProvider",

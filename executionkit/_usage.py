@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Final, TypeAlias
 
 from executionkit._constants import MAX_TOKEN_COUNT
@@ -15,6 +16,8 @@ from executionkit.types import TokenUsage, sealed
 
 __all__ = (
     "Budget",
+    "CostLimit",
+    "Prices",
     "collecting_lost_cost",
     "estimate_cost",
     "estimate_tokens",
@@ -24,6 +27,7 @@ __all__ = (
 )
 
 _CHARS_PER_TOKEN: Final = 4
+_PRICED_TOKENS: Final = 1_000_000
 _PLAIN_KEYS: Final = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 
 
@@ -151,6 +155,95 @@ def estimate_cost(
 
 
 @sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a model costs: the price of a million tokens, as providers publish it."""
+
+    input: float
+    """A million tokens sent that the two below do not price."""
+
+    output: float
+    """A million tokens made."""
+
+    cache_read: float | None = None
+    """A million tokens sent that came from the provider's cache. None = `input`."""
+
+    cache_write: float | None = None
+    """A million tokens sent that were written to the cache. None = `input`."""
+
+    def __post_init__(self) -> None:
+        _check_amount("input", self.input)
+        _check_amount("output", self.output)
+        for name in ("cache_read", "cache_write"):
+            if getattr(self, name) is not None:
+                _check_amount(name, getattr(self, name))
+
+    def cost(self, usage: TokenUsage) -> float:
+        """What `usage` costs, in the currency of the prices."""
+        total = estimate_cost(
+            usage,
+            input_rate=self.input,
+            output_rate=self.output,
+            cache_read_rate=self.cache_read,
+            cache_write_rate=self.cache_write,
+        )
+        return total / _PRICED_TOKENS
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostLimit(TokenUsage):
+    """A budget that can limit money and single requests too; for every `max_cost`.
+
+    All limits are separate: `input_tokens` is for the run as a whole, so tokens that
+    come cheaply from a cache count in full there, but not in `money`.
+
+    Raises:
+        ValueError: For a limit that makes no sense, and for `money` without `prices`.
+        TypeError: For a value of the wrong kind.
+    """
+
+    request_input_tokens: int | None = None
+    """Tokens that one request may send. Its size is estimated (four characters of text
+    a token; images are not counted), and a request above the limit is a
+    `RequestTooLargeError`, not sent. None = no limit."""
+
+    money: float | None = None
+    """What the run may cost, in the currency of `prices`. Kept as token limits are: it
+    is passed by one response at most. None = no limit; 0 = nothing may be spent."""
+
+    prices: Prices | None = None
+    """What tokens cost; needed for `money`."""
+
+    def __post_init__(self) -> None:
+        size = self.request_input_tokens
+        if size is not None and (type(size) is not int or size < 1):
+            msg = (
+                "`request_input_tokens` must be an integer of at least 1, or None for "
+                f"no limit, got {size!r}"
+            )
+            raise ValueError(msg)
+        prices: object = self.prices
+        if prices is not None and not isinstance(prices, Prices):
+            msg = f"`prices` must be a Prices or None, got {type(prices).__name__}"
+            raise TypeError(msg)
+        if self.money is not None:
+            _check_amount("money", self.money)
+            if prices is None:
+                msg = "`money` needs `prices`: pass `prices=Prices(input=..., output=...)`"
+                raise ValueError(msg)
+
+
+def _check_amount(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"`{name}` must be a number, got {type(value).__name__}"
+        raise TypeError(msg)
+    if not isfinite(value) or value < 0:
+        msg = f"`{name}` must be a finite number of at least 0, got {value!r}"
+        raise ValueError(msg)
+
+
+@sealed
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The limits of one run. None = no limit; 0 = nothing may be spent."""
@@ -161,6 +254,10 @@ class Budget:
     source: TokenUsage | None = None
     """The public budget that it was made from."""
 
+    request_input_tokens: int | None = None
+    money: float | None = None
+    prices: Prices | None = None
+
     @classmethod
     def from_usage(cls, budget: TokenUsage | None) -> Budget:
         """Read a public budget: 0 = no limit, -1 = exhausted, else the limit.
@@ -170,12 +267,15 @@ class Budget:
         """
         if budget is None:
             return _UNLIMITED
-        return cls(
+        counts = (
             _limit(budget, "llm_calls"),
             _limit(budget, "input_tokens"),
             _limit(budget, "output_tokens"),
-            budget,
         )
+        if isinstance(budget, CostLimit):
+            size, money = budget.request_input_tokens, budget.money
+            return cls(*counts, budget, size, money, budget.prices)
+        return cls(*counts, budget)
 
     @property
     def unlimited(self) -> bool:
@@ -184,17 +284,39 @@ class Budget:
             self.llm_calls is None
             and self.input_tokens is None
             and self.output_tokens is None
+            and self.request_input_tokens is None
+            and self.money is None
         )
+
+    @property
+    def by_size(self) -> bool:
+        """True when calls in flight may leave no room for one more."""
+        return not (
+            self.input_tokens is None
+            and self.output_tokens is None
+            and self.money is None
+        )
+
+    def money_of(self, spent: TokenUsage) -> float:
+        """What `spent` costs; 0 when nobody asks."""
+        if self.money is None or self.prices is None:
+            return 0.0
+        return self.prices.cost(spent)
 
     def remaining(self, spent: TokenUsage) -> TokenUsage | None:
         """The public budget that is left after `spent`; None when there is none."""
         if self.source is None:
             return None
-        return TokenUsage(
-            _left(self.input_tokens, spent.input_tokens),
-            _left(self.output_tokens, spent.output_tokens),
-            _left(self.llm_calls, spent.llm_calls),
-        )
+        left: dict[str, Any] = {
+            name: _left(getattr(self, name), getattr(spent, name))
+            for name in ("input_tokens", "output_tokens", "llm_calls")
+        }
+        if not isinstance(self.source, CostLimit):
+            return TokenUsage(**left)
+        money = self.money
+        if money is not None:
+            money = max(0.0, money - self.money_of(spent))
+        return replace(self.source, **left, money=money)
 
 
 def _limit(budget: TokenUsage, name: str) -> int | None:

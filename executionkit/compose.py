@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._arguments import (
@@ -16,7 +17,7 @@ from executionkit._arguments import (
     check_trace,
 )
 from executionkit._error_base import twin_of
-from executionkit.cost import Budget, report_lost_cost
+from executionkit.cost import Budget, CostLimit, report_lost_cost
 from executionkit.errors import (
     BudgetExhaustedError,
     ExecutionKitError,
@@ -137,6 +138,9 @@ class _Pipe:
     @property
     def over_budget(self) -> bool:
         """Whether the steps have spent more than the budget of the pipe allows."""
+        money = self._budget.money
+        if money is not None and self._budget.money_of(self.spent) > money:
+            return True
         limits = ((getattr(self._budget, name), name) for name in _FIELDS)
         return any(
             limit is not None and getattr(self.spent, name) > limit
@@ -204,6 +208,13 @@ class _Pipe:
                 raise BudgetExhaustedError(
                     msg, metadata={"budget": self._budget.source}
                 )
+        if isinstance(left, CostLimit) and left.money == 0:
+            used = round(self._budget.money_of(self.spent), 9)
+            msg = (
+                f"Pipe budget exhausted after {len(self.costs)} step(s): money "
+                f"{used} of {self._budget.money} used"
+            )
+            raise BudgetExhaustedError(msg, metadata={"budget": self._budget.source})
 
 
 def _own_limit(step: Any) -> TokenUsage | None:
@@ -223,7 +234,26 @@ def _tighter(first: TokenUsage, second: TokenUsage) -> TokenUsage:
         limits = [value for item in (first, second) if (value := getattr(item, name))]
         return min(limits, default=0)
 
-    return TokenUsage(least("input_tokens"), least("output_tokens"), least("llm_calls"))
+    counts: dict[str, Any] = {name: least(name) for name in _FIELDS}
+    limits = [item for item in (first, second) if isinstance(item, CostLimit)]
+    if not limits:
+        return TokenUsage(**counts)
+    if len(limits) == 1:
+        return replace(limits[0], **counts)
+    one, other = limits
+    sizes = [size for item in limits if (size := item.request_input_tokens) is not None]
+    size = min(sizes, default=None)
+    if one.money is not None and other.money is not None:
+        if one.prices != other.prices:
+            msg = (
+                "`max_budget` of the pipe and `max_cost` of a step both limit `money`, "
+                "with different `prices`; give both the same"
+            )
+            raise ValueError(msg)
+        one = replace(one, money=min(one.money, other.money))
+    elif one.money is None:
+        one = other
+    return replace(one, request_input_tokens=size, **counts)
 
 
 def _with_total(

@@ -6,6 +6,7 @@ is in flight. Calls are counted exactly. For tokens, a call reserves what it may
 that does not fit beside the ones in flight waits until they are settled; alone it is
 always admitted while the recorded total is below the limit. So the recorded total can
 pass a limit of output tokens by one response at most, however many calls run at once.
+Money is tokens at the given prices, and is reserved as if nothing came from a cache.
 
 What bounds the rest:
 
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from executionkit._usage import (
     Budget,
+    CostLimit,
+    Prices,
     collecting_lost_cost,
     estimate_cost,
     estimate_tokens,
@@ -40,7 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = (
     "Budget",
+    "CostLimit",
     "CostTracker",
+    "Prices",
     "Reservation",
     "collecting_lost_cost",
     "estimate_cost",
@@ -171,8 +176,10 @@ class CostTracker:
 
     def over(self, budget: Budget) -> bool:
         """Whether more tokens were recorded than the budget allows."""
-        return _exceeds(budget.input_tokens, self._input) or _exceeds(
-            budget.output_tokens, self._output
+        return (
+            _exceeds(budget.input_tokens, self._input)
+            or _exceeds(budget.output_tokens, self._output)
+            or _exceeds(budget.money, budget.money_of(self.to_usage()))
         )
 
     async def admit(
@@ -298,10 +305,14 @@ class CostTracker:
         self._refuse_if_spent(budget, moment)
         if not self._in_flight:
             return True
+        sends += self._reserved_input
+        makes += self._reserved_output
         return not (
-            _exceeds(budget.input_tokens, self._input + self._reserved_input + sends)
+            _exceeds(budget.input_tokens, self._input + sends)
+            or _exceeds(budget.output_tokens, self._output + makes)
             or _exceeds(
-                budget.output_tokens, self._output + self._reserved_output + makes
+                budget.money,
+                budget.money_of(self.to_usage() + TokenUsage(sends, makes)),
             )
         )
 
@@ -310,11 +321,13 @@ class CostTracker:
             ("LLM call", budget.llm_calls, self._calls),
             ("Input token", budget.input_tokens, self._input),
             ("Output token", budget.output_tokens, self._output),
+            ("Money", budget.money, _shown(budget.money_of(self.to_usage()))),
         ):
             if limit is None or spent < limit:
                 continue
             detail = "forwarded from pipe" if limit == 0 else moment
-            msg = f"{label} budget exhausted ({detail}): {spent} of {limit} used"
+            used = _shown(limit)
+            msg = f"{label} budget exhausted ({detail}): {spent} of {used} used"
             raise BudgetExhaustedError(
                 msg, cost=self.to_usage(), metadata={"budget": budget.source}
             )
@@ -352,7 +365,12 @@ class _Waiter:
         )
 
 
-def _exceeds(limit: int | None, amount: int) -> bool:
+def _shown(amount: float) -> float:
+    """Money without the last digits, which are those of binary fractions."""
+    return amount if isinstance(amount, int) else round(amount, 9)
+
+
+def _exceeds(limit: float | None, amount: float) -> bool:
     return limit is not None and amount > limit
 
 

@@ -23,7 +23,7 @@ class Asker:
 
     Args:
         provider: Answers.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         options: Go to the provider with each request.

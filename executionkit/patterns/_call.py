@@ -26,6 +26,7 @@ from executionkit.errors import (
     BadResponseError,
     DeadlineExceededError,
     ExecutionKitError,
+    RequestTooLargeError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
 from executionkit.patterns._failures import lost_connection, names_itself, own_failure
@@ -145,9 +146,10 @@ class ModelCall:
         self._last: BaseException | None = None
         self._cut = False
         self._sent = self._sends = self._makes = 0
-        if limits.input_tokens is not None:
+        priced = limits.money is not None
+        if priced or (limits.input_tokens, limits.request_input_tokens) != _NO_LIMIT:
             self._sends = estimate_tokens(messages, kwargs.get("tools"))
-        if limits.output_tokens is not None:
+        if priced or limits.output_tokens is not None:
             self._makes = _max_output(provider, kwargs)
 
     async def run(self, config: RetryConfig) -> LLMResponse:
@@ -215,13 +217,14 @@ class ModelCall:
         return await course.go_on(self.attempt)
 
     def _paced(self, config: RetryConfig) -> RetryConfig:
-        strategy, limits = config.rate_limit_strategy, self._limits
-        if strategy is None or (limits.input_tokens, limits.output_tokens) == _NO_LIMIT:
+        strategy = config.rate_limit_strategy
+        if strategy is None or not self._limits.by_size:
             return config
         paced = PacedRoom(strategy, self._room, self._has_room)
         return replace(config, rate_limit_strategy=paced)
 
     async def _room(self) -> None:
+        self._refuse_if_large()
         while not self._has_room():
             await self._tracker.changed()
 
@@ -232,6 +235,7 @@ class ModelCall:
 
     async def admit(self, number: int) -> Reservation:
         """Reserve room for attempt `number` (from 1) and report its start."""
+        self._refuse_if_large()
         held = await self._tracker.admit(
             self._limits,
             input_tokens=self._sends,
@@ -250,6 +254,17 @@ class ModelCall:
                 await self.failed(number, exc)
                 raise
         return held
+
+    def _refuse_if_large(self) -> None:
+        most = self._limits.request_input_tokens
+        if most is None or self._sends <= most:
+            return
+        msg = (
+            f"The request would send about {self._sends} tokens, and "
+            f"`request_input_tokens` allows {most}; shorten the prompt or the history, "
+            "or raise the limit"
+        )
+        raise RequestTooLargeError(msg, metadata={"budget": self._limits.source})
 
     async def reserve(self, number: int) -> None:
         """Reserve room for the attempt that comes next (after its permit was had)."""

@@ -69,7 +69,7 @@ async def consensus(
         max_tokens: Output tokens per sample. None and `OMIT` as above.
         max_concurrency: Samples in flight at once.
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         trace: Receives trace events.
         **options: Passed to the provider (`seed`, `stop`, ...).
 

@@ -16,6 +16,7 @@ from executionkit.errors import (
     DeadlineExceededError,
     PatternError,
     PermanentError,
+    RequestTooLargeError,
 )
 from executionkit.patterns._failures import Siblings, describe
 from executionkit.patterns.base import (
@@ -79,7 +80,7 @@ async def map_reduce(
         temperature: Sampling temperature. None = the provider's default, `OMIT` = not
             sent.
         max_tokens: Output tokens per call. None and `OMIT` as above.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         stream: Not supported; must be False.
@@ -197,6 +198,8 @@ def _is_hopeless(failure: BaseException) -> bool:
     """Whether every other input would fail in the same way."""
     if isinstance(failure, PermanentError):
         return failure.metadata.get("status") in _HOPELESS
+    if isinstance(failure, RequestTooLargeError):  # another input may be shorter
+        return False
     return isinstance(failure, (BudgetExhaustedError, DeadlineExceededError))
 
 

@@ -103,7 +103,7 @@ async def react_loop(
         temperature: Sampling temperature. None = the provider's default, `OMIT` = not
             sent.
         max_tokens: Output tokens per reply. None and `OMIT` as above.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         max_history_messages: Messages sent at most. System messages, the latest
             question and the newest block are always sent.

@@ -74,7 +74,7 @@ async def refine_loop(
         delta_threshold: A gain of the best score up to this counts as nothing.
         temperature: For drafts. None = the provider's default, `OMIT` = not sent.
         max_tokens: Output tokens per draft. None and `OMIT` as above.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         on_checkpoint: Called after each judged draft with its index and state.

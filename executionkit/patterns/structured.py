@@ -129,7 +129,7 @@ async def structured(
         temperature: Sampling temperature. None = the provider's default, `OMIT` = not
             sent.
         max_tokens: Output tokens per reply. None and `OMIT` as above.
-        max_cost: Budget of the run; see `TokenUsage`.
+        max_cost: Budget of the run: a `TokenUsage`, or a `CostLimit` (money).
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         stream: Not supported; must be False.
