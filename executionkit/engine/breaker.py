@@ -210,6 +210,11 @@ class CircuitBreaker:
         self._close()
 
     @property
+    def name(self) -> str:
+        """What it protects."""
+        return self._name
+
+    @property
     def state(self) -> CircuitState:
         """The state. An open circuit becomes half open with the first call after."""
         return self._state

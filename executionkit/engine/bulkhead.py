@@ -153,6 +153,11 @@ class Bulkhead:
         """The limits that it was made with."""
         return self._config
 
+    @property
+    def slots(self) -> Slots:
+        """The counting behind it, for who must not pay for a context manager."""
+        return self._slots
+
     def acquire(
         self,
         tool: str,

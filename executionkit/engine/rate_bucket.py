@@ -236,6 +236,23 @@ class SlidingWindow(Limiter):
         self.check_cost(cost)
         return not cost or self._try(cost)
 
+    def fits(self, now: float) -> bool:
+        """Whether one start could be counted at `now` and nobody waits for it."""
+        stamps = self._stamps
+        excess = len(stamps) + self._pending + 1 - self._limit
+        if excess > 0 and (
+            excess > len(stamps) or stamps[excess - 1] + self._period > now
+        ):
+            return False
+        return self._blocked_until <= now and not self._desk.lanes
+
+    def count(self, now: float) -> None:
+        """Count a start at `now` that `fits`."""
+        stamps = self._stamps
+        for _ in range(len(stamps) + self._pending + 1 - self._limit):
+            stamps.popleft()
+        stamps.append(now)
+
     def usage(self) -> WindowUsage:
         """How much of the window is used right now."""
         self._forget(self._clock.monotonic())

@@ -38,6 +38,7 @@ class ToolRecord:
         "full_name",
         "kind",
         "name",
+        "names",
         "namespace",
         "parse",
         "source",
@@ -68,6 +69,8 @@ class ToolRecord:
             else f"{tool.namespace}.{tool.name}"
         )
         """`namespace.name`; the bare name in the default namespace."""
+        self.names: tuple[str, ...] = tuple(dict.fromkeys((self.full_name, self.name)))
+        """What settings may call it, the most precise first."""
         self.kind: Kind = kind
         """How `tool.execute` is run."""
         self.validator: Validator = validator

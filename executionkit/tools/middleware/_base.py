@@ -42,25 +42,36 @@ class ToolRequest:
     for layers of users: anything, under a name of their own.
     """
 
-    __slots__ = (
-        "arguments",
-        "attempts",
-        "cached",
-        "call",
-        "deadline",
-        "emit",
-        "index",
-        "permit_time",
-        "record",
-        "retry",
-        "slot",
-        "started",
-        "state",
-        "ticket",
-        "timeout",
-        "use_cache",
-        "warnings",
-    )
+    # Not slots: what most calls never set is a default of the class and costs nothing.
+
+    arguments: dict[str, Any] | None = None
+    """The arguments as the tool gets them; None until they are validated."""
+    deadline: float | None = None
+    """Monotonic time after which nothing of this call may wait or run."""
+    limit: float | None = None
+    """Seconds that the caller gave for the whole call, where that set the deadline."""
+    index: int = 0
+    """The place among the calls of the batch, from 0."""
+    use_cache: bool = True
+    retry: RetryConfig | None = None
+    """How this call is retried, when it is not as the tool says."""
+    attempts: int = 0
+    """How often the tool was started."""
+    started: bool = False
+    """Whether the tool was started in this attempt."""
+    cached: bool = False
+    """Whether the value came from the cache, or from an equal call in flight."""
+    warnings: list[str] | None = None
+    """What guards warned of."""
+    emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
+    """Takes the items of a streaming tool; None = nobody listens."""
+    stream_id: str | None = None
+    """Joins the items of one streaming call."""
+    state: dict[str, Any] | None = None
+    # What the built-in layers keep between `enter` and `leave`.
+    ticket: Ticket | None = None
+    permit_time: float | None = None
+    slot: Any = None
 
     def __init__(
         self, call: ToolCall, record: ToolRecord, timeout: float | None
@@ -69,32 +80,8 @@ class ToolRequest:
         """What was asked for. A guard may put a repaired one in its place."""
         self.record: ToolRecord = record
         """The tool."""
-        self.arguments: dict[str, Any] | None = None
-        """The arguments as the tool gets them; None until they are validated."""
         self.timeout: float | None = timeout
         """Seconds that one attempt may run; None = no limit."""
-        self.deadline: float | None = None
-        """Monotonic time after which nothing of this call may wait or run."""
-        self.index: int = 0
-        """The place among the calls of the batch, from 0."""
-        self.use_cache: bool = True
-        self.retry: RetryConfig | None = None
-        """How this call is retried, when it is not as the tool says."""
-        self.attempts: int = 0
-        """How often the tool was started."""
-        self.started: bool = False
-        """Whether the tool was started in this attempt."""
-        self.cached: bool = False
-        """Whether the value came from the cache, or from an equal call in flight."""
-        self.warnings: list[str] | None = None
-        """What guards warned of."""
-        self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
-        """Takes the items of a streaming tool; None = nobody listens."""
-        self.state: dict[str, Any] | None = None
-        # What the built-in layers keep between `enter` and `leave`.
-        self.ticket: Ticket | None = None
-        self.permit_time: float | None = None
-        self.slot: Any = None
 
     @property
     def full_name(self) -> str:

@@ -1,0 +1,68 @@
+"""From the arguments of a call to what the tool's function takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from executionkit.context import get_current_context
+from executionkit.engine.schema_coerce import coerce_arguments
+from executionkit.engine.schema_infer import SchemaValueError
+from executionkit.errors import ToolValidationError
+from executionkit.types import thaw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("checked_arguments", "prepare")
+
+
+def prepare(record: ToolRecord, request: ToolRequest) -> None:
+    """Validate the call's arguments and set `request.arguments`.
+
+    Raises:
+        ToolValidationError: When they do not fit the tool's schema.
+    """
+    given = request.call.arguments
+    # A proxy copies what it stands for, which is quicker than going over its items.
+    arguments: dict[str, Any] = given.copy() if hasattr(given, "copy") else dict(given)
+    if record.accepts is None or not record.accepts(arguments):
+        arguments, notes = checked_arguments(record, given)
+        for note in notes:
+            request.warn(note)
+    if record.parse is not None:
+        try:
+            arguments = record.parse(arguments)
+        except SchemaValueError as exc:
+            raise ToolValidationError(record.full_name, [str(exc)]) from exc
+    if record.context_parameters:
+        context = get_current_context()
+        for name in record.context_parameters:
+            arguments[name] = context
+    request.arguments = arguments
+
+
+def checked_arguments(
+    record: ToolRecord, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(arguments as a new dict, notes about decoded fields).
+
+    A field that was encoded once too often is decoded where the schema leaves no
+    doubt; nothing is ever guessed.
+
+    Raises:
+        ToolValidationError: When they do not fit the tool's schema.
+    """
+    problems = record.validator.validate(given)
+    notes: tuple[str, ...] = ()
+    if problems:
+        decoded, notes = coerce_arguments(given, record.tool.parameters)
+        if not notes or record.validator.validate(decoded):
+            raise ToolValidationError(
+                record.full_name, [str(item) for item in problems]
+            )
+        given = decoded
+    # The tool may change what it gets: nothing of it is the caller's.
+    return {key: thaw(value) for key, value in given.items()}, notes

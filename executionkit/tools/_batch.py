@@ -1,0 +1,278 @@
+"""Many calls at once: workers that take the next call in their own task.
+
+One worker begins. As long as the calls it takes end without waiting, it runs them all;
+whenever one waits, the next worker is started, up to the limit. So a call that waits
+for a permit, a slot or its tool holds up no other one, and calls that wait for nothing
+cost no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
+from contextvars import Context, copy_context
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from executionkit.calls import ToolCall, ToolResult
+from executionkit.tools._running import wait_within
+from executionkit.tools._settle import cancelled_result
+
+if TYPE_CHECKING:
+    from executionkit.tools._path import ToolPath
+    from executionkit.tools._running import Workshop
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("Batch", "OpenCall", "Sink")
+
+_BREATH: Final = 256
+"""Calls in a row that end at once, after which the event loop gets a turn."""
+
+OpenCall: TypeAlias = (
+    "Callable[[int, ToolCall], tuple[ToolPath, ToolRequest] | ToolResult]"
+)
+"""Gives the path and the request of a call, or the result of one that cannot run."""
+
+Sink: TypeAlias = "Callable[[int, ToolResult], Awaitable[None] | None]"
+"""Takes the result of the call at a place; what it returns is awaited."""
+
+
+class Batch:
+    """Runs the calls of one source. Use once.
+
+    Args:
+        source: (place, call) of each call, or calls that have to be waited for; read
+            only as fast as calls are run.
+        open_call: Gives a call's path and request, or its result.
+        sink: Takes the results as they come.
+        shop: Where tools at work are booked.
+        total: How many calls there are, when that is known.
+        limit: Calls at once; None = no limit.
+        context: The context variables that each call gets a copy of.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_context",
+        "_done",
+        "_failure",
+        "_limit",
+        "_open",
+        "_reading",
+        "_shop",
+        "_sink",
+        "_source",
+        "_tasks",
+        "_total",
+        "is_cancelled",
+    )
+
+    def __init__(
+        self,
+        source: Iterator[tuple[int, ToolCall]] | AsyncIterator[ToolCall],
+        open_call: OpenCall,
+        sink: Sink,
+        shop: Workshop,
+        *,
+        total: float = math.inf,
+        limit: int | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self._source = source
+        self._open = open_call
+        self._sink = sink
+        self._shop = shop
+        self._total = total
+        self._begun = 0
+        self._limit = math.inf if limit is None else limit
+        self._context = copy_context() if context is None else context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: BaseException | None = None
+        self._reading = asyncio.Lock()
+        self.is_cancelled: bool = False
+        shop.look_around()
+
+    def start(self) -> None:
+        """Let the first worker begin."""
+        self._hire()
+
+    async def run(self) -> None:
+        """Run all calls; when the caller is cancelled, so are they, and awaited."""
+        self._hire()
+        await self.join()
+
+    async def join(self) -> None:
+        """Wait for the end of all calls; when the caller is cancelled, so are they."""
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            self._done = asyncio.get_running_loop().create_future()
+            await self.cancel()
+            raise
+        if self._failure is not None:
+            raise self._failure
+
+    async def cancel(self) -> None:
+        """Cancel the calls at work, and wait for their ends: a grace period at most.
+
+        Cancelled itself, it waits no longer.
+        """
+        self.is_cancelled = True
+        self._total = 0
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        clock, grace = self._shop.clock, self._shop.grace
+        try:
+            left = await wait_within(tasks, grace, clock)
+        finally:
+            for item in list(self._shop.running):
+                if item.task in tasks:
+                    item.leave()
+        if left:
+            await wait_within(left, grace, clock)
+
+    def _hire(self) -> None:
+        # Not by the loop's factory: with an eager one each worker would begin inside
+        # of the one before, and a thousand of them overflow the stack.
+        task = asyncio.Task(self._work(), loop=asyncio.get_running_loop())
+        self._tasks.add(task)
+        task.add_done_callback(self._dismissed)
+
+    def _dismissed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = self._failure or task.exception()
+        if not self._tasks and not self._done.done():
+            self._done.set_result(None)
+
+    def _waits(self) -> None:
+        """A call has to wait: somebody else takes the next one."""
+        if self._begun < self._total and len(self._tasks) < self._limit:
+            self._hire()
+
+    async def _work(self) -> None:
+        if isinstance(self._source, AsyncIterator):
+            await self._work_and_wait(self._source)
+            return
+        task: Any = asyncio.current_task()
+        sink, begin = self._sink, self._begin
+        in_a_row = 0
+        for place, call in self._source:
+            self._begun += 1
+            result = begin(place, call)
+            if type(result) is not ToolResult:
+                result = await result
+                in_a_row = 0
+            taken = sink(place, result)
+            if taken is not None:
+                self._waits()
+                await taken
+            in_a_row += 1
+            if in_a_row >= _BREATH:
+                in_a_row = 0
+                await _breathe()
+            if self.is_cancelled:
+                return
+            if task.cancelling():
+                await self._answer(task)
+        self._total = 0
+
+    async def _work_and_wait(self, source: AsyncIterator[ToolCall]) -> None:
+        """The same for a source that has to be waited for; one worker reads at a time."""
+        task: Any = asyncio.current_task()
+        while True:
+            async with self._reading:
+                if self.is_cancelled or not self._total:
+                    return
+                try:
+                    call = await anext(source)
+                except StopAsyncIteration:
+                    self._total = 0
+                    return
+                place, self._begun = self._begun, self._begun + 1
+            self._waits()
+            result = self._begin(place, call)
+            if type(result) is not ToolResult:
+                result = await result
+            taken = self._sink(place, result)
+            if taken is not None:
+                await taken
+            if task.cancelling():
+                await self._answer(task)
+
+    async def _answer(self, task: asyncio.Task[Any]) -> None:
+        """A tool has cancelled the task it ran in: that is no matter of other calls."""
+        try:
+            await _breathe()
+        except asyncio.CancelledError:
+            if self.is_cancelled:
+                raise
+        while task.cancelling():
+            task.uncancel()
+
+    def _begin(self, place: int, call: ToolCall) -> Any:
+        """The result of a call that ends at once; else what is left of it."""
+        opened = self._open(place, call)
+        if type(opened) is ToolResult:
+            return opened
+        path, request = opened
+        context = self._context.copy()
+        coro = path.run(request)
+        try:
+            waits_for = context.run(coro.send, None)
+        except StopIteration as stop:
+            return stop.value
+        except asyncio.CancelledError as exc:
+            return cancelled_result(call, exc, request.attempts)
+        self._waits()
+        return self._rest(request, context, coro, waits_for)
+
+    @coroutine
+    def _rest(
+        self,
+        request: ToolRequest,
+        context: Context,
+        coro: Coroutine[Any, Any, ToolResult],
+        waits_for: Any,
+    ) -> Generator[Any, Any, ToolResult]:
+        """Step the rest of a call, each step in the call's own context."""
+        run, send = context.run, coro.send
+        try:
+            while True:
+                thrown: BaseException | None = None
+                sent: Any = None
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    coro.close()
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - handed on to the call
+                    thrown = exc
+                if thrown is None:
+                    waits_for = run(send, sent)
+                else:
+                    waits_for = run(coro.throw, thrown)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except asyncio.CancelledError as exc:
+            # Whoever cancels the batch says so first: any other cancellation is the
+            # tool's own, and that of one call only.
+            if self.is_cancelled:
+                raise
+            return cancelled_result(request.call, exc, request.attempts)
+
+
+@coroutine
+def _breathe() -> Generator[None, None, None]:
+    """Give the event loop a turn."""
+    yield

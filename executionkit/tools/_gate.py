@@ -1,0 +1,70 @@
+"""A gate: so many calls at once, first come, first served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from executionkit.engine._permits import Desk
+from executionkit.engine._slots import Pool
+from executionkit.errors import BulkheadLimitType
+from executionkit.tools._running import out_of_time
+from executionkit.tools.middleware._base import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from executionkit._clock import Clock
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("Gate",)
+
+
+class Gate(Layer):
+    """Lets a number of calls in at once; the others wait as long as they have time.
+
+    Args:
+        name: What it is called in a path's description.
+        limit: Calls at once.
+        clock: Measures the wait.
+    """
+
+    __slots__ = ("_clock", "_desk", "_pool", "name", "resources")
+
+    def __init__(self, name: str, limit: int, clock: Clock) -> None:
+        self.name: str = name  # type: ignore[misc]
+        self._clock = clock
+        self._pool = Pool(BulkheadLimitType.GLOBAL, limit)
+        self._desk = Desk(clock)
+        self.resources: tuple[Pool, ...] = (self._pool,)
+
+    @property
+    def active(self) -> int:
+        """Calls inside."""
+        return self._pool.active
+
+    @property
+    def waiting(self) -> int:
+        """Calls in front of it."""
+        return self._desk.waiting(self)
+
+    def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
+        pool = self._pool
+        if not pool.is_full and not self._desk.lanes:
+            pool.active += 1
+            return None
+        return self._wait(request)
+
+    def leave(self, _request: ToolRequest, _exc: BaseException | None, /) -> None:
+        self._pool.active -= 1
+        if self._desk.lanes:
+            self._desk.pump()
+
+    async def _wait(self, request: ToolRequest) -> None:
+        timeout = None
+        if request.deadline is not None:
+            timeout = max(0.0, request.deadline - self._clock.monotonic())
+        waiter = self._desk.enter(self, self, 1)
+        if waiter.granted:
+            return
+        if not await self._desk.wait(waiter, timeout):
+            raise out_of_time(request, "was not started")

@@ -1,0 +1,319 @@
+"""Running calls: names become paths, paths give results, results come out in order."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit.calls import ReturnOrder, ToolCall, ToolResult, new_id
+from executionkit.context import remaining_deadline, set_current_context
+from executionkit.errors import ToolProcessorError
+from executionkit.tools._batch import Batch
+from executionkit.tools._settle import failed_result
+from executionkit.tools.middleware._base import ToolRequest
+
+if TYPE_CHECKING:
+    from executionkit.context import ExecutionContext
+    from executionkit.engine.retry import RetryConfig
+    from executionkit.tools._path import ToolPath
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools._running import Workshop
+    from executionkit.tools.registry import ToolRegistry
+
+__all__ = ("Override", "Paths", "RunOptions", "run_calls", "stream_calls")
+
+_MAX_UNREAD: Final = 64
+_log = logging.getLogger("executionkit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """What is different for one call; None = as usual."""
+
+    timeout: float | None = None
+    retry: RetryConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a batch is run."""
+
+    timeout: float | None = None
+    """Seconds for each call, from now on, waiting and retries included."""
+
+    order: ReturnOrder = ReturnOrder.COMPLETION
+    use_cache: bool = True
+    context: ExecutionContext | None = None
+    on_tool_start: Callable[[ToolCall], Awaitable[None] | None] | None = None
+    overrides: Mapping[str, Override] | None = None
+    """By call id."""
+
+    items: bool = True
+    """Whether items of streaming tools are handed out."""
+
+
+class Paths:
+    """Finds the path of a call; each is built once and kept until the registry changes.
+
+    Args:
+        registry: Where names are looked up.
+        build: Makes the path of a tool.
+        shop: Where tools at work are booked.
+    """
+
+    __slots__ = (
+        "_build",
+        "_by_name",
+        "_by_record",
+        "_version",
+        "limit",
+        "registry",
+        "shop",
+    )
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        build: Callable[[ToolRecord], ToolPath],
+        shop: Workshop,
+    ) -> None:
+        self.registry: ToolRegistry = registry
+        self.shop: Workshop = shop
+        self.limit: int | None = None
+        """Calls at once per batch; None = no limit."""
+        self._build = build
+        self._by_name: dict[tuple[str, str], ToolPath] = {}
+        self._by_record: dict[str, ToolPath] = {}
+        self._version = -1
+
+    def find(self, name: str, namespace: str) -> ToolPath:
+        """The path of the tool that a call means.
+
+        Raises:
+            ToolNotFoundError: When there is none.
+            ToolRegistrationError: When there are several.
+        """
+        if self._version != self.registry.version:
+            self.forget()
+            self._version = self.registry.version
+        path = self._by_name.get((name, namespace))
+        if path is None:
+            record = self.registry.resolve(name, namespace)
+            path = self._by_record.get(record.full_name)
+            if path is None or path.record is not record:
+                path = self._by_record[record.full_name] = self._build(record)
+            # Only names that mean something are kept: their number is bounded.
+            self._by_name[name, namespace] = path
+        return path
+
+    def forget(self) -> None:
+        """Build the paths anew."""
+        self._by_name.clear()
+        self._by_record.clear()
+
+
+class _Opener:
+    """Opens the calls of one batch."""
+
+    __slots__ = ("_deadline", "_options", "_paths", "emit")
+
+    def __init__(self, paths: Paths, options: RunOptions, context: Context) -> None:
+        self._paths = paths
+        self._options = options
+        left = context.run(remaining_deadline)
+        now = paths.shop.clock.monotonic()
+        self._deadline = None if left is None else now + left
+        if options.timeout is not None:
+            due = now + options.timeout
+            self._deadline = due if self._deadline is None else min(due, self._deadline)
+        self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
+
+    def __call__(self, place: int, call: ToolCall) -> Any:
+        try:
+            path = self._paths.find(call.name, call.namespace)
+        except ToolProcessorError as exc:
+            return failed_result(call, exc, attempts=0)
+        options = self._options
+        limit = options.timeout
+        request = ToolRequest(
+            call, path.record, path.timeout if limit is None else limit
+        )
+        if place:
+            request.index = place
+        if self._deadline is not None:
+            request.deadline = self._deadline
+            request.limit = limit
+        if not options.use_cache:
+            request.use_cache = False
+        if self.emit is not None:
+            request.emit = self.emit
+        if options.overrides is not None:
+            self._override(request, options.overrides.get(call.id))
+        if options.on_tool_start is not None:
+            return _Announced(path, options.on_tool_start), request
+        return path, request
+
+    def _override(self, request: ToolRequest, override: Override | None) -> None:
+        if override is not None:
+            if override.timeout is not None:
+                request.timeout = override.timeout
+            if override.retry is not None:
+                request.retry = override.retry
+
+
+class _Announced:
+    """A path that tells somebody before it begins."""
+
+    __slots__ = ("_path", "_tell")
+
+    def __init__(
+        self, path: ToolPath, tell: Callable[[ToolCall], Awaitable[None] | None]
+    ) -> None:
+        self._path = path
+        self._tell = tell
+
+    async def run(self, request: ToolRequest) -> ToolResult:
+        try:
+            told = self._tell(request.call)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:  # noqa: BLE001 - a user's callback does not decide about calls
+            _log.warning("`on_tool_start` failed", exc_info=True)
+        return await self._path.run(request)
+
+
+def request_context(options: RunOptions) -> Context:
+    """A copy of the caller's context variables, with the request's context in it."""
+    context = copy_context()
+    if options.context is not None:
+        context.run(set_current_context, options.context)
+    return context
+
+
+async def run_calls(
+    paths: Paths, calls: Iterable[ToolCall], options: RunOptions
+) -> list[ToolResult]:
+    """The results of `calls`, in the order that the options ask for."""
+    given = calls if isinstance(calls, (list, tuple)) else list(calls)
+    if not given:
+        return []
+    context = request_context(options)
+    done: list[Any]
+    sink: Any
+    if options.order is ReturnOrder.COMPLETION:
+        done = []
+
+        def sink(_place: int, result: ToolResult) -> None:
+            done.append(result)
+    else:
+        done = [None] * len(given)
+        sink = done.__setitem__
+    batch = Batch(
+        iter(enumerate(given)),
+        _Opener(paths, options, context),
+        sink,
+        paths.shop,
+        total=len(given),
+        limit=paths.limit,
+        context=context,
+    )
+    await batch.run()
+    return done
+
+
+async def stream_calls(
+    paths: Paths, calls: Iterable[ToolCall], options: RunOptions
+) -> AsyncIterator[ToolResult]:
+    """Results of `calls` as they come, items of streaming tools as partial results.
+
+    The source is read, and tools go on, only as fast as results are taken. Leaving the
+    loop cancels what still runs.
+    """
+    context = request_context(options)
+    opener = _Opener(paths, options, context)
+    queue: asyncio.Queue[ToolResult | None] = asyncio.Queue(_MAX_UNREAD)
+
+    def sink(_place: int, result: ToolResult) -> Awaitable[None] | None:
+        return _put(queue, result)
+
+    if options.items:
+        opener.emit = _Emitter(queue)
+    total = len(calls) if isinstance(calls, Sequence) else float("inf")
+    batch = Batch(
+        _numbered(calls),
+        opener,
+        sink,
+        paths.shop,
+        total=total,
+        limit=paths.limit or (None if isinstance(calls, Sequence) else _MAX_UNREAD),
+        context=context,
+    )
+    batch.start()
+    end = asyncio.ensure_future(_finish(batch, queue))
+    try:
+        while True:
+            item = await queue.get()
+            if item is None:
+                break
+            yield item
+        await end
+    finally:
+        if not end.done():
+            end.cancel()
+            await batch.cancel()
+
+
+def _numbered(calls: Iterable[ToolCall]) -> Iterator[tuple[int, ToolCall]]:
+    yield from enumerate(calls)
+
+
+async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None:
+    try:
+        await batch.join()
+    finally:
+        await queue.put(None)
+
+
+def _put(
+    queue: asyncio.Queue[ToolResult | None], result: ToolResult
+) -> Awaitable[None] | None:
+    if queue.full():
+        return queue.put(result)
+    queue.put_nowait(result)
+    return None
+
+
+class _Emitter:
+    """Makes a partial result of each item of a streaming tool."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: asyncio.Queue[ToolResult | None]) -> None:
+        self._queue = queue
+
+    def __call__(self, request: ToolRequest, item: Any) -> Awaitable[None] | None:
+        if request.stream_id is None:
+            request.stream_id = new_id()
+        call = request.call
+        result = ToolResult(
+            tool=call.name,
+            result=item,
+            call_id=call.id,
+            is_partial=True,
+            stream_id=request.stream_id,
+            attempts=request.attempts,
+        )
+        return _put(self._queue, result)

@@ -1,0 +1,96 @@
+"""The outer edge of the call path: exceptions become results, once, by their type."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from executionkit._redact import redact_exception_text, redact_value
+from executionkit.calls import ErrorInfo, ToolResult
+from executionkit.errors import (
+    ToolCancelledError,
+    ToolNotFoundError,
+    ToolTimeoutError,
+)
+from executionkit.tools._running import CANCELLED
+from executionkit.tools._machine import machine_name
+
+if TYPE_CHECKING:
+    from executionkit.calls import ToolCall
+
+__all__ = ("cancelled_result", "failed_result")
+
+
+def failed_result(  # noqa: PLR0913 - facts of a result, all by name
+    call: ToolCall,
+    exc: BaseException,
+    *,
+    attempts: int,
+    start_time: float = 0.0,
+    duration: float = 0.0,
+    retried: bool = False,
+    partial: Any = None,
+    warnings: tuple[str, ...] = (),
+) -> ToolResult:
+    """The result of a call that ended with `exc`.
+
+    Args:
+        call: The call.
+        exc: What ended it; kept as the result's `exception`.
+        attempts: How often the tool was started.
+        start_time: Wall-clock seconds.
+        duration: Seconds.
+        retried: Whether a retry layer gave up on it.
+        partial: Items that a streaming tool gave before.
+        warnings: For the result.
+    """
+    info = ErrorInfo.from_exception(exc)
+    text = _text(exc, call)
+    if retried and attempts > 1:
+        text = f"Max retries reached ({attempts - 1}): {text}"
+    details = redact_value(dict(info.details))
+    info = replace(info, message=text, details=details)
+    return ToolResult(
+        tool=call.name,
+        result=partial,
+        error=text,
+        call_id=call.id,
+        error_info=info,
+        exception=exc,
+        start_time=start_time,
+        end_time=start_time + duration,
+        duration=duration,
+        attempts=attempts,
+        is_partial=partial is not None,
+        machine=machine_name(),
+        pid=os.getpid(),
+        warnings=warnings,
+    )
+
+
+def cancelled_result(call: ToolCall, exc: BaseException, attempts: int) -> ToolResult:
+    """The result of a call that was cancelled by itself, or by a shutdown."""
+    error = ToolCancelledError(CANCELLED, original_error=exc)
+    return failed_result(call, error, attempts=attempts)
+
+
+def _text(exc: BaseException, call: ToolCall) -> str:
+    if isinstance(exc, ToolTimeoutError):
+        return f"Timeout after {exc.details.get('timeout')}s"
+    if isinstance(exc, ToolNotFoundError):
+        return _not_found(exc, call)
+    if isinstance(exc, asyncio.CancelledError):
+        return CANCELLED
+    return redact_exception_text(exc)
+
+
+def _not_found(exc: ToolNotFoundError, call: ToolCall) -> str:
+    if exc.details.get("tool_name") not in {call.name, None} and "." not in call.name:
+        return redact_exception_text(exc)  # the tool's own, about something else
+    space = exc.details.get("namespace", "default")
+    where = "any namespace" if space == "default" else f"namespace '{space}'"
+    close = exc.details.get("suggestions") or ()
+    hint = f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+    return f"Tool '{call.name}' not found in {where}{hint}"

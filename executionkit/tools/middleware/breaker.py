@@ -1,0 +1,116 @@
+"""The circuit breaker's layer: one circuit per tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from executionkit.engine.breaker import (
+    BreakerConfig,
+    BreakerSnapshot,
+    CircuitBreaker,
+    CircuitState,
+)
+from executionkit.errors import ToolCircuitOpenError
+from executionkit.tools._lookup import most_specific
+from executionkit.tools.middleware._base import Layer
+from executionkit.types import freeze_mapping, sealed
+
+if TYPE_CHECKING:
+    from executionkit._clock import Clock
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("BreakerLayer", "BreakerOptions", "Breakers")
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerOptions:
+    """Circuit breakers for tools."""
+
+    default: BreakerConfig = BreakerConfig()
+    """For tools that `tools` does not name."""
+
+    tools: Mapping[str, BreakerConfig] = field(default_factory=dict)
+    """By full name, bare name, or glob; the most precise one counts."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", freeze_mapping(self.tools))
+
+
+class Breakers:
+    """The circuits of all tools; one is made when its tool is first called.
+
+    There are as many as there are registered tools: invented names never get here.
+    """
+
+    def __init__(self, options: BreakerOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._circuits: dict[str, CircuitBreaker] = {}
+
+    def bind(self, record: ToolRecord) -> BreakerLayer:
+        """The layer of one tool."""
+        return BreakerLayer(self.circuit(record))
+
+    def circuit(self, record: ToolRecord) -> CircuitBreaker:
+        """The circuit of one tool."""
+        name = record.full_name
+        circuit = self._circuits.get(name)
+        if circuit is None:
+            options = self._options
+            config = most_specific(options.tools, record.names) or options.default
+            circuit = CircuitBreaker(config, name=name, clock=self._clock)
+            self._circuits[name] = circuit
+        return circuit
+
+    def get_circuit_states(self) -> dict[str, CircuitState]:
+        """The state of each circuit, by the tool's full name."""
+        return {name: circuit.state for name, circuit in self._circuits.items()}
+
+    def get_state(self, tool: str) -> BreakerSnapshot | None:
+        """What the circuit of a tool looks like; None when it was never called."""
+        circuit = self._circuits.get(tool)
+        return None if circuit is None else circuit.snapshot()
+
+    def reset_circuit(self, tool: str) -> None:
+        """Close the circuit of a tool and forget its failures."""
+        circuit = self._circuits.get(tool)
+        if circuit is not None:
+            circuit.reset()
+
+
+class BreakerLayer(Layer):
+    """Refuses calls of a tool whose circuit is open."""
+
+    __slots__ = ("circuit",)
+
+    name = "breaker"
+
+    def __init__(self, circuit: CircuitBreaker) -> None:
+        self.circuit: CircuitBreaker = circuit
+
+    def enter(self, request: ToolRequest, /) -> None:
+        request.ticket = self.circuit.before()
+
+    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        ticket, request.ticket = request.ticket, None
+        if ticket is None:
+            return
+        if exc is None:
+            ticket.success()
+        elif request.started:
+            self.circuit.settle(ticket, exc)
+        else:
+            ticket.abandon()
+
+    def refusal(self) -> ToolCircuitOpenError | None:
+        """Why a call would be refused right now; None when it would not."""
+        snapshot = self.circuit.snapshot()
+        if snapshot.state is CircuitState.CLOSED or not snapshot.time_until_half_open:
+            return None
+        return ToolCircuitOpenError(
+            self.circuit.name, snapshot.failure_count, snapshot.time_until_half_open
+        )

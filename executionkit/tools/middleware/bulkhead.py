@@ -1,0 +1,89 @@
+"""The bulkhead's layer: a slot of every level per attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
+from executionkit.tools._running import out_of_time
+from executionkit.errors import BulkheadFullError
+from executionkit.tools.middleware._base import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from executionkit._clock import Clock
+    from executionkit.engine._slots import Slots
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("BulkheadLayer", "Bulkheads")
+
+_UNLIMITED = 2**62
+
+
+class Bulkheads:
+    """One bulkhead for all tools.
+
+    Args:
+        config: The limits. None = only those that tools have of their own.
+        clock: Measures waits.
+    """
+
+    def __init__(self, config: BulkheadConfig | None, clock: Clock) -> None:
+        self._clock = clock
+        self._has_limits = config is not None
+        self.bulkhead: Bulkhead = Bulkhead(
+            config or BulkheadConfig(default_limit=_UNLIMITED), clock=clock
+        )
+
+    def bind(self, record: ToolRecord) -> BulkheadLayer | None:
+        """The layer of one tool; None when no limit concerns it."""
+        config = self.bulkhead.config
+        own = record.tool.max_concurrency
+        if own is not None and not any(n in config.tool_limits for n in record.names):
+            self.bulkhead.configure_tool(record.full_name, own)
+        elif not self._has_limits:
+            return None
+        return BulkheadLayer(self.bulkhead, record, self._clock)
+
+
+class BulkheadLayer(Layer):
+    """Takes a slot of the tool, its pattern, its namespace and of all, or waits."""
+
+    __slots__ = ("_clock", "_namespace", "_slots", "_timeout", "_tool")
+
+    name = "bulkhead"
+
+    def __init__(self, bulkhead: Bulkhead, record: ToolRecord, clock: Clock) -> None:
+        self._slots: Slots = bulkhead.slots
+        self._tool = record.name
+        self._namespace = record.namespace
+        self._timeout = bulkhead.config.acquisition_timeout
+        self._clock = clock
+
+    def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
+        route = self._slots.try_enter(self._tool, self._namespace)
+        if route is None:
+            return self._wait(request)
+        request.slot = route
+        return None
+
+    def leave(self, request: ToolRequest, _exc: BaseException | None, /) -> None:
+        route, request.slot = request.slot, None
+        if route is not None:
+            self._slots.leave(route)
+
+    async def _wait(self, request: ToolRequest) -> None:
+        timeout = self._timeout
+        by_deadline = False
+        if request.deadline is not None:
+            left = max(0.0, request.deadline - self._clock.monotonic())
+            if timeout is None or left < timeout:
+                timeout, by_deadline = left, True
+        try:
+            request.slot = await self._slots.enter(self._tool, self._namespace, timeout)
+        except BulkheadFullError as exc:
+            if by_deadline and exc.timeout is not None:
+                raise out_of_time(request, "was not started") from exc
+            raise

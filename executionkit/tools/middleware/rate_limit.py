@@ -1,0 +1,159 @@
+"""The rate limits' layer: a permit per attempt, of the tool and of all tools at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from executionkit.engine.rate_bucket import (
+    PermitTimeoutError,
+    SlidingWindow,
+    WindowUsage,
+    acquire_all,
+)
+from executionkit.errors import ToolRateLimitedError
+from executionkit.tools._lookup import exact, matching
+from executionkit.tools.middleware._base import Layer
+from executionkit.types import freeze_mapping, sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from executionkit._clock import Clock
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("RateLimitLayer", "RateLimitOptions", "RateLimits")
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimitOptions:
+    """How many calls may start in any window of time. A limit holds exactly."""
+
+    global_limit: int | None = None
+    """Starts of all tools together per `global_period`. None = no limit."""
+
+    global_period: float = 60.0
+    """Seconds."""
+
+    tool_limits: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """(starts, seconds) by full name, bare name, or glob. All tools that match one
+    glob share its permits."""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.tool_limits.items():
+            pair = tuple(limit) if isinstance(limit, (list, tuple)) else ()
+            if len(pair) != 2:
+                msg = f"`tool_limits[{name!r}]` must be (starts, seconds), got {limit!r}"
+                raise ValueError(msg)
+        limits = {name: tuple(pair) for name, pair in self.tool_limits.items()}
+        object.__setattr__(self, "tool_limits", freeze_mapping(limits))
+
+
+class RateLimits:
+    """The windows of all tools."""
+
+    def __init__(self, options: RateLimitOptions, clock: Clock) -> None:
+        self._clock = clock
+        self._options = options
+        self._global: SlidingWindow | None = None
+        if options.global_limit is not None:
+            self._global = SlidingWindow(
+                options.global_limit, options.global_period, clock=clock
+            )
+        self._windows = {
+            name: SlidingWindow(limit, period, clock=clock)
+            for name, (limit, period) in options.tool_limits.items()
+        }
+        self._own: dict[str, SlidingWindow] = {}
+
+    def bind(self, record: ToolRecord) -> RateLimitLayer | None:
+        """The layer of one tool; None when no limit concerns it."""
+        window = exact(self._windows, record.names) or self._own_window(record)
+        window = window or matching(self._windows, record.names)
+        windows = tuple(w for w in (window, self._global) if w is not None)
+        return RateLimitLayer(windows, self._clock) if windows else None
+
+    def get_usage(self, tool: str | None = None) -> dict[str, WindowUsage]:
+        """How much is used: under `"global"`, and under the tool's name.
+
+        Args:
+            tool: A name as in `tool_limits`, or the full name of a tool with a limit
+                of its own. None = all of them.
+        """
+        windows = {**self._own, **self._windows}
+        usage = {} if self._global is None else {"global": self._global.usage()}
+        for name, window in windows.items():
+            if tool is None or name == tool:
+                usage[name] = window.usage()
+        return usage
+
+    def reset(self, tool: str | None = None) -> None:
+        """Forget the starts of a tool; None = all starts."""
+        windows = {**self._own, **self._windows}
+        for name, window in windows.items():
+            if tool is None or name == tool:
+                window.reset()
+        if tool is None and self._global is not None:
+            self._global.reset()
+
+    def _own_window(self, record: ToolRecord) -> SlidingWindow | None:
+        limit = record.tool.rate_limit
+        if limit is None:
+            return None
+        name = record.full_name
+        window = self._own.get(name)
+        if window is None or (window.limit, window.period) != limit:
+            window = self._own[name] = SlidingWindow(*limit, clock=self._clock)
+        return window
+
+
+class RateLimitLayer(Layer):
+    """Takes a permit of every window in the same moment, or waits for it.
+
+    A permit that cannot be had before the deadline fails the call at once. One that was
+    had and not used, because the call ended before its tool began, is given back.
+    """
+
+    __slots__ = ("_clock", "windows")
+
+    name = "rate_limit"
+
+    def __init__(self, windows: tuple[SlidingWindow, ...], clock: Clock) -> None:
+        self.windows: tuple[SlidingWindow, ...] = windows
+        self._clock = clock
+
+    def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
+        now = self._clock.monotonic()
+        for window in self.windows:
+            if not window.fits(now):
+                return self._wait(request)
+        for window in self.windows:
+            window.count(now)
+        request.permit_time = now
+        return None
+
+    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        if exc is not None and not request.started:
+            since = request.permit_time
+            for window in self.windows:
+                window.refund(since=since)
+
+    def wait_time(self) -> float:
+        """Seconds that a call would wait at least right now."""
+        return max(window.wait_time() for window in self.windows)
+
+    async def _wait(self, request: ToolRequest) -> None:
+        timeout = None
+        if request.deadline is not None:
+            timeout = max(0.0, request.deadline - self._clock.monotonic())
+        try:
+            await acquire_all(self.windows, timeout=timeout)
+        except PermitTimeoutError as exc:
+            scarce = max(self.windows, key=lambda window: window.wait_time())
+            raise ToolRateLimitedError(
+                request.full_name, exc.retry_after, scarce.limit, scarce.period
+            ) from exc
+        request.permit_time = self._clock.monotonic()
