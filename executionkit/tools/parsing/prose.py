@@ -1,0 +1,146 @@
+"""Calls as JSON in prose or in fences, any number of them.
+
+Each object or array in the text is read once. What is plain data is passed over as a
+whole, so that nothing inside of it is taken for a call. Where JSON is broken, reading
+goes on inside of it: what stands beside a broken call survives, and the broken one is
+reported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from executionkit.engine._json.marks import OPENER
+from executionkit.engine._json.strict import Failure, attempt_near, skip_tokens
+from executionkit.tools.parsing.page import Mark, Page, read_marks
+
+__all__ = ("may_hold_json_calls", "read_prose")
+
+_WORDS: Final = (
+    '"name"',
+    '"tool',
+    '"function',
+    '"call_id"',
+)
+_ENTRY: Final = re.compile(
+    r'\{\s*+"(?:id|type|index|name|tool|tool_name|function|functionCall|call_id)"\s*+:'
+)
+_LIST: Final = re.compile(
+    r'\{\s*+"(?:tool_calls|function_call|choices|output|message|role|content)"\s*+:'
+)
+_SIGN: Final = re.compile(
+    r'"(?:arguments|args|parameters|input|function|functionCall|tool_calls'
+    r'|function_call|tool)"\s*+:'
+)
+_MAX_FAILURES: Final = 1000
+_ROOM: Final = 50_000
+_SIGN_AHEAD: Final = 300
+_NOT_JSON: Final = "the call is not valid JSON: {}"
+_NOT_WHOLE: Final = "the call is not complete"
+_TOO_MANY: Final = "too much broken JSON in the text; the rest was not read"
+
+
+def may_hold_json_calls(text: str) -> bool:
+    """Whether a text has a word without which no JSON is a call."""
+    return any(word in text for word in _WORDS)
+
+
+class _Found:
+    """Calls in one value, or a broken object that looks like a call."""
+
+    __slots__ = ("at", "calls", "is_list", "start", "why")
+
+    def __init__(self, start: int, calls: list[Any], why: str = "") -> None:
+        self.start = start
+        self.calls = calls
+        self.why = why
+        self.at = -1
+        self.is_list = False
+
+
+class _Search:
+    """The state of one search; what it finds stands on the page as `_Found`."""
+
+    __slots__ = ("effort", "failures", "open_until", "page")
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.effort = 4 * len(page.text) + _ROOM
+        self.failures = 0
+        self.open_until = -1
+
+    def find(self, text: str, start: int) -> re.Match[str] | None:
+        if self.failures <= _MAX_FAILURES:
+            return OPENER.search(text, start)
+        if self.failures <= 2 * _MAX_FAILURES:
+            return _ENTRY.search(text, start)
+        if _SIGN.search(text, start):
+            self.page.fail(start, len(text), _TOO_MANY, name="", call_id="")
+        return None
+
+    def read(self, page: Page, found: re.Match[str]) -> int:
+        text = page.text
+        at = found.start() if found[0][-1] == ":" else found.end() - 1
+        if at < self.open_until and _is_member(text, at):
+            return at + 1  # a part of the broken call around it
+        outcome = attempt_near(text, at)
+        if isinstance(outcome, Failure):
+            return self._fail(at, outcome)
+        calls = page.read_json(outcome[0])
+        if calls:
+            page.entries.append(_Found(at, calls))
+        return outcome[1]
+
+    def _fail(self, at: int, failure: Failure) -> int:
+        page = self.page
+        self.failures += 1
+        stop = failure.at if failure.at >= 0 else skip_tokens(page.text, at)[0]
+        stop = max(stop, at + 1)
+        self.effort -= stop - at
+        is_entry = _ENTRY.match(page.text, at) is not None
+        if is_entry or _LIST.match(page.text, at):
+            sign = _SIGN.search(page.text, at, stop + _SIGN_AHEAD)
+            # In a list of calls what is cut off early was a call too.
+            if sign or (page.entries and failure.cut and is_entry):
+                broken = _Found(at, [], _NOT_JSON.format(failure.reason))
+                broken.why = _NOT_WHOLE if failure.cut else broken.why
+                broken.at, broken.is_list = failure.at, not is_entry
+                page.entries.append(broken)
+                page.broken += 1
+                if is_entry:
+                    self.open_until = stop
+        return at + 1 if self.effort > 0 else stop
+
+
+def _settle(page: Page) -> None:
+    """Turn what was found into entries, now that it is known what follows what."""
+    found, page.entries = page.entries, []
+    for place, item in enumerate(found):
+        following = found[place + 1] if place + 1 < len(found) else None
+        if not isinstance(item, _Found):
+            page.entries.append(item)
+        elif item.calls:
+            page.entries += item.calls
+        elif not (item.is_list and following is not None):
+            end = len(page.text)
+            if isinstance(following, _Found):
+                end = following.start
+            fence = page.text.find("```", item.start, end)
+            end = fence if fence >= 0 else end
+            page.fail(item.start, end, item.why, at=item.at)
+
+
+def _is_member(text: str, at: int) -> bool:
+    """Whether what begins at `at` is the value of a key."""
+    before = at - 1
+    while before >= 0 and text[before] in " \t\r\n":
+        before -= 1
+    return before >= 0 and text[before] == ":"
+
+
+def read_prose(page: Page, *, reasoning: bool) -> None:
+    """Read all calls that stand as JSON in the text, outside of reasoning."""
+    search = _Search(page)
+    read_marks(page, [Mark("json", "", search.find, search.read)], reasoning=reasoning)
+    _settle(page)

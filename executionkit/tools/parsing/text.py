@@ -1,0 +1,89 @@
+"""Calls in a text: JSON as a whole, tags, the forms of open models, JSON in prose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from executionkit.engine.json_extraction import loads_json
+from executionkit.tools.parsing.forms import FORMS
+from executionkit.tools.parsing.page import (
+    Mark,
+    Page,
+    ReadJson,
+    has_reasoning,
+    read_marks,
+)
+from executionkit.tools.parsing.prose import may_hold_json_calls, read_prose
+from executionkit.tools.parsing.tag import TAG, TAG_ANY_CASE
+
+__all__ = ("FORM_NAMES", "has_form", "load_whole", "read_forms", "read_text")
+
+FORM_NAMES: Final = (TAG.name, *(form.name for form in FORMS))
+"""The names of all forms that are not JSON."""
+
+_BLANK: Final = "\ufeff \t\r\n"
+
+
+def load_whole(text: str) -> Any:
+    """The object or array that a text is as a whole; None when it is none."""
+    start = text[:64].lstrip(_BLANK)[:1]
+    if not start and len(text) > 64:
+        start = text.lstrip(_BLANK)[:1]
+    if start not in {"{", "["} or not start:
+        return None
+    try:
+        return loads_json(text)
+    except ValueError:
+        return None
+
+
+def _marks(text: str, lowered: str, names: Collection[str] | None) -> list[Mark]:
+    marks = [
+        form
+        for form in FORMS
+        if form.literal in lowered and (names is None or form.name in names)
+    ]
+    if TAG.literal in lowered and (names is None or TAG.name in names):
+        small = text.count(TAG.literal) == lowered.count(TAG.literal)
+        marks.append(TAG if small else TAG_ANY_CASE)
+    return marks
+
+
+def has_form(text: str, name: str) -> bool:
+    """Whether a text has the word with which a form begins."""
+    return bool(_marks(text, text.lower(), (name,)))
+
+
+def read_forms(text: str, read_json: ReadJson, names: Collection[str] | None) -> Page:
+    """What stands in a text in forms that are not JSON.
+
+    Args:
+        text: What a model wrote.
+        read_json: Finds the calls in a JSON value.
+        names: The forms to look for; None = all.
+    """
+    page = Page(text, read_json)
+    if "<" in text or "[TOOL_CALLS]" in text:
+        lowered = text.lower()
+        marks = _marks(text, lowered, names)
+        if marks:
+            read_marks(page, marks, reasoning=has_reasoning(lowered))
+    return page
+
+
+def read_text(text: str, read_json: ReadJson) -> list[Any]:
+    """The calls in a text, in order, with those that cannot be read.
+
+    A text that is JSON as a whole is read as such. Otherwise the forms come first; JSON
+    in prose is looked for only where no form is found, because a model that calls in a
+    form may also speak of the call in JSON.
+    """
+    whole = load_whole(text)
+    if whole is not None:
+        return read_json(whole)
+    page = read_forms(text, read_json, None)
+    if not page.entries and may_hold_json_calls(text):
+        page = Page(text, read_json)
+        read_prose(page, reasoning="<" in text and has_reasoning(text.lower()))
+    return page.entries
