@@ -85,6 +85,8 @@ class ExecutionKitError(Exception):
     default_code: ClassVar[ErrorCode] = ErrorCode.PATTERN_FAILED
     retry_limit: ClassVar[int | None] = None
     """Retries that make sense for this kind of failure at most. None = no own limit."""
+    tells_attempts: ClassVar[bool] = True
+    """Whether the text says how many requests were sent, when it was more than one."""
 
     def __init__(
         self,
@@ -128,8 +130,20 @@ class ExecutionKitError(Exception):
 
     @property
     def message(self) -> str:
-        """The text of the error."""
-        return str(self)
+        """The text of the error, without the count of requests that `str()` adds."""
+        return str(self).removesuffix(self.sent_words)
+
+    @property
+    def sent_words(self) -> str:
+        """How many requests were sent, as `str()` says it; empty for one or none."""
+        attempts = self.__dict__.get("attempts", 0)  # unset while `__init__` runs
+        if not self.tells_attempts or attempts < 2:
+            return ""
+        return f" (requests sent: {attempts})"
+
+    def __str__(self) -> str:
+        """The text, and how many requests were sent when it was more than one."""
+        return f"{super().__str__()}{self.sent_words}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__.copy())

@@ -15,7 +15,6 @@ from executionkit._error_codes import (
     ErrorCode,
 )
 from executionkit._frozen import freeze_mapping, sealed, thaw
-from executionkit._tool_errors import ToolProcessorError
 
 __all__ = ("ErrorInfo",)
 
@@ -59,13 +58,14 @@ class ErrorInfo:
         """Classify an exception by its type."""
         if isinstance(exc, ExecutionKitError):
             after = exc.retry_after
+            details = getattr(exc, "details", None)  # those of the tool side have it
             return cls(
                 exc.code,
                 exc.category,
-                str(exc),
+                exc.message,
                 exc.retryable,
                 None if after is None else max(0, round(after * 1000)),
-                exc.details if isinstance(exc, ToolProcessorError) else {},
+                details if isinstance(details, Mapping) else {},
             )
         code = next(
             (code for kind, code in _CODES if isinstance(exc, kind)),

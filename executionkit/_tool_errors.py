@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from executionkit._error_base import ExecutionKitError, portable, text_of
 from executionkit._error_codes import ErrorCode
+from executionkit._error_info import ErrorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ class ToolProcessorError(ExecutionKitError):
     """
 
     default_code = ErrorCode.TOOL_EXECUTION_FAILED
+    tells_attempts = False  # they stand in the result
 
     def __init__(
         self,
@@ -75,13 +77,17 @@ class ToolProcessorError(ExecutionKitError):
             state["original_error"] = portable(self.original_error)
         return rebuild, (cls, args, state)
 
+    def to_error_info(self) -> ErrorInfo:
+        """The error as the value that a `ToolResult` carries."""
+        return ErrorInfo.from_exception(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The error as JSON-like data."""
         return {
             "error": type(self).__name__,
             "code": self.code.value,
             "category": self.category.value,
-            "message": str(self),
+            "message": self.message,
             "retryable": self.retryable,
             "retry_after_ms": self.retry_after_ms,
             "details": dict(self.details),

@@ -13,7 +13,6 @@ ExecutionKitError
 |- PatternError                    the pattern's own rule was broken
 |  |- BudgetExhaustedError         `max_cost` leaves no room for the next call
 |  |  `- RequestTooLargeError      one request sends more than `max_cost` allows it
-|  |  `- RequestTooLargeError      one request sends more than `max_cost` allows it
 |  |- ConsensusFailedError         the samples do not agree, or none can vote
 |  |- MaxIterationsError           the round limit was reached
 |  |  `- NoProgressError           the same rounds came again and again
@@ -117,7 +116,6 @@ __all__ = (
     "ProviderError",
     "ProviderTimeoutError",
     "RateLimitError",
-    "RequestTooLargeError",
     "RequestTooLargeError",
     "StateStoreError",
     "StreamError",
@@ -231,10 +229,6 @@ class BudgetExhaustedError(PatternError):
     """`max_cost` leaves no room for the next call."""
 
     default_code = ErrorCode.BUDGET_EXHAUSTED
-
-
-class RequestTooLargeError(BudgetExhaustedError):
-    """One request would send more than `CostLimit.request_input_tokens`."""
 
 
 class RequestTooLargeError(BudgetExhaustedError):

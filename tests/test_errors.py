@@ -14,6 +14,7 @@ import pytest
 
 import executionkit
 from executionkit import errors
+from executionkit.calls import ErrorInfo
 from executionkit.errors import (
     ERROR_CODE_TO_CATEGORY,
     NON_RETRYABLE_CATEGORIES,
@@ -462,3 +463,28 @@ class TestRequire:
 
     def test_a_missing_extra_is_not_tried_again(self) -> None:
         assert not MissingExtraError("x", extra="y").retryable
+
+
+@pytest.mark.req("retry.final-error")
+def test_the_text_counts_requests_when_there_were_several() -> None:
+    error = ProviderError("down")
+    for attempts, text in ((0, "down"), (1, "down"), (4, "down (requests sent: 4)")):
+        error.attempts = attempts
+        assert (str(error), error.message) == (text, "down")
+    assert str(pickle.loads(pickle.dumps(error))) == "down (requests sent: 4)"
+    tool = ToolTimeoutError("slow", 3.0, 4)
+    tool.attempts = 4
+    assert "requests" not in str(tool)
+
+
+@pytest.mark.req("errors.tool-details")
+def test_a_tool_error_becomes_the_info_of_a_result() -> None:
+    error = ToolProcessorError("no", ErrorCode.TOOL_TIMEOUT, {"a": 1}, None, 250)
+    info = error.to_error_info()
+    assert info == ErrorInfo.from_exception(error)
+    assert (info.code, info.message, info.retry_after_ms) == (
+        ErrorCode.TOOL_TIMEOUT,
+        "no",
+        250,
+    )
+    assert dict(info.details) == {"a": 1}

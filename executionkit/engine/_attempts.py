@@ -265,11 +265,15 @@ def _say_why(exc: BaseException, why: str) -> None:
 
 
 def say_sent(exc: BaseException, sent: int) -> None:
-    """Say in the traceback how many requests were sent, if more than one."""
+    """Say in the traceback how many requests were sent, if more than one.
+
+    An error of a model or a pattern has it in its text; others get a note.
+    """
     if sent > 1:
         notes: list[str] = getattr(exc, "__notes__", [])
         notes[:] = [note for note in notes if not note.startswith(_NOTE)]
-        exc.add_note(f"{_NOTE}{sent}")
+        if not (isinstance(exc, ExecutionKitError) and exc.sent_words):
+            exc.add_note(f"{_NOTE}{sent}")
 
 
 def _hint(exc: Exception) -> float:

@@ -243,8 +243,9 @@ async def run_with_retry(
       `retry_after` seconds (at most `max_delay`, or a minute if that is longer: a
       caller without a deadline must not hang for a day on the hint of another one).
     - The error that is raised in the end is the last one that really happened; its
-      `attempts` says how many attempts were sent in all, inner layers included, and a
-      note says so in its traceback. `retries_exhausted` tells outer layers to stop,
+      `attempts` says how many attempts were sent in all, inner layers included, and so
+      does its text (a note, for an error that is none of this library).
+      `retries_exhausted` tells outer layers to stop,
       unless `max_retries` is 0: then this was no retry layer.
 
     Args:

@@ -177,7 +177,7 @@ class ModelCall:
 
     async def _send_within(self, left: float, config: RetryConfig) -> LLMResponse:
         if left <= 0:
-            msg = "The deadline has passed; no request was sent"
+            msg = "The deadline has passed; no request was sent for this call"
             raise DeadlineExceededError(msg)
         clock = get_clock()
         limit = clock.timeout(left)

@@ -35,6 +35,8 @@ _MAX_NOTES: Final = 20
 def describe(exc: BaseException, secrets: Iterable[str] = ()) -> str:
     """Type and text of an exception, in bounded length, without secrets."""
     name, said = type(exc).__name__, redact_exception_text(exc, secrets=secrets)
+    if isinstance(exc, ExecutionKitError):  # whoever quotes it counts for itself
+        said = said.removesuffix(exc.sent_words) or name
     if len(said) > _MAX_TEXT:
         said = f"{said[:_MAX_TEXT]}..."
     return name if said == name else f"{name}: {said}"

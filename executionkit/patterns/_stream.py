@@ -84,7 +84,7 @@ async def checked_stream(
         raise TypeError(msg)
     left = remaining_deadline()
     if left is not None and left <= 0:
-        msg = "The deadline has passed; no request was sent"
+        msg = "The deadline has passed; no request was sent for this call"
         raise DeadlineExceededError(msg, cost=tracker.to_usage())
     limits = budget if isinstance(budget, Budget) else Budget.from_usage(budget)
     call = ModelCall(provider, messages, tracker, limits, trace, kwargs)

@@ -203,7 +203,7 @@ class spending:  # noqa: N801 - used like a function
         if left is not None:
             self._seconds = left
             if left <= 0:
-                msg = "The deadline has passed; no request was sent"
+                msg = "The deadline has passed; no request was sent for this run"
                 raise self._write_on(DeadlineExceededError(msg))
             self._limit = get_clock().timeout(left)
             await self._limit.__aenter__()

@@ -33,6 +33,7 @@ from executionkit.errors import (
     ProviderConnectionError,
     ProviderError,
     RateLimitError,
+    ToolBlockedError,
     ToolCircuitOpenError,
     ToolExecutionError,
     ToolNotFoundError,
@@ -312,6 +313,7 @@ REFUSALS: list[ExecutionKitError] = [
     BudgetExhaustedError("spent"),
     DeadlineExceededError("late"),
     ApprovalDeniedError("no"),
+    ToolBlockedError("t"),
     ToolCircuitOpenError("t"),
     ToolNotFoundError("t"),
     ToolValidationError("t"),
@@ -391,7 +393,12 @@ async def test_the_final_error_says_how_many_requests_were_sent() -> None:
         await with_retry(script, FAST)
     assert caught.value.attempts == script.count == 4
     assert caught.value.retries_exhausted
-    assert "Requests sent: 4" in "".join(traceback.format_exception(caught.value))
+    assert str(caught.value) == "net (requests sent: 4)"
+    assert caught.value.message == "net"
+    shown = "".join(traceback.format_exception(caught.value)).lower()
+    assert shown.count("requests sent: 4") == 1
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.attempts) == ("net (requests sent: 4)", 4)
 
 
 @pytest.mark.req("retry.final-error")
@@ -400,7 +407,8 @@ async def test_the_error_that_is_raised_is_the_last_one_itself() -> None:
     with pytest.raises(ProviderError) as caught:
         await with_retry(Script(down(), last), RetryConfig(1, 0.0))
     assert caught.value is last
-    assert str(last) == "last"
+    assert str(last) == "last (requests sent: 2)"
+    assert last.args == ("last",)
 
 
 @pytest.mark.req("retry.final-error")
@@ -438,7 +446,8 @@ async def test_layers_do_not_multiply() -> None:
         await with_retry(middle, RetryConfig(2, 0.0))
     assert script.count == 4
     assert caught.value.attempts == 4
-    assert caught.value.__notes__ == ["Requests sent: 4"]
+    assert str(caught.value) == "slow (requests sent: 4)"
+    assert not hasattr(caught.value, "__notes__")
 
 
 @pytest.mark.req("HT-12", "retry.layers")
@@ -461,6 +470,7 @@ async def test_who_asks_for_no_retries_gets_one_request() -> None:
         await with_retry(script, RetryConfig(0))
     assert script.count == 1
     assert caught.value.attempts == 1
+    assert str(caught.value) == "slow"
     assert not caught.value.retries_exhausted
     assert not hasattr(caught.value, "__notes__")
 

@@ -50,6 +50,7 @@ from executionkit.errors import (
     PatternError,
 )
 from executionkit.observability import MemoryTraceSink
+from executionkit.patterns._failures import describe
 from executionkit.patterns.base import (
     TrackedProvider,
     calling_user,
@@ -111,7 +112,8 @@ class TestSpending:
         assert caught.value.cost == TokenUsage(5, 6, 7)
         assert caught.value.attempts == 7
         assert caught.value.metadata == {"a": 1, "b": 2}
-        assert caught.value.__notes__ == ["Requests sent: 7"]
+        assert str(caught.value).endswith(" (requests sent: 7)")
+        assert not hasattr(caught.value, "__notes__")
 
     @pytest.mark.parametrize(
         "error", [KeyError("x"), asyncio.CancelledError(), KeyboardInterrupt()]
@@ -844,3 +846,20 @@ class TestGuide:
         )
         assert [kind for kind, _ in seen] == ["llm_call_start", "llm_call_end"]
         assert seen[1][1]["content"] == "use [REDACTED] for that"
+
+
+@pytest.mark.req("retry.final-error", "HT-12")
+async def test_an_error_that_quotes_another_counts_once() -> None:
+    inner = ProviderError("down")
+    inner.attempts = 2
+    tracker = CostTracker()
+    for _ in range(3):
+        tracker.reserve_call()
+    with (
+        pytest.raises(EvaluatorError) as caught,
+        spending(tracker),
+        calling_user("validator"),
+    ):
+        raise ValueError(describe(inner))
+    assert str(caught.value).count("requests sent") == 1
+    assert str(caught.value).endswith("ProviderError: down (requests sent: 3)")
