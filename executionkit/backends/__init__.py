@@ -1,0 +1,63 @@
+"""Stores of state: what one process, or many, remember between calls.
+
+`open_backend("memory://")` opens one by its address. A class of yours that has the
+methods of `CacheBackend` is as good as those here.
+"""
+
+from __future__ import annotations
+
+from executionkit.backends._protocols import (
+    MISS,
+    CacheBackend,
+    CacheEntry,
+    CacheInterface,
+    CacheStats,
+    Missing,
+    StateBackend,
+    SyncCacheBackend,
+    is_sync_cache,
+)
+from executionkit.backends.memory import InMemoryCache, MemoryBackend
+
+__all__ = (
+    "MISS",
+    "CacheBackend",
+    "CacheEntry",
+    "CacheInterface",
+    "CacheStats",
+    "InMemoryCache",
+    "MemoryBackend",
+    "Missing",
+    "StateBackend",
+    "SyncCacheBackend",
+    "is_sync_cache",
+    "open_backend",
+)
+
+
+def open_backend(url: str) -> StateBackend:
+    """The store at `url`.
+
+    Args:
+        url: `memory://`: in this process, gone with it. Each call gives a new store.
+
+    Raises:
+        ValueError: For an address of another kind.
+    """
+    scheme, mark, rest = url.partition("://")
+    if mark and scheme.lower() == "memory":
+        if rest:
+            msg = f"`url` {url!r}: memory has no address; use 'memory://'"
+            raise ValueError(msg)
+        return MemoryBackend()
+    if scheme.lower() in {"redis", "rediss"}:
+        msg = (
+            f"`url` {scheme}://...: Redis stores are not part of this version; use "
+            "'memory://', or give an object of yours with the methods of "
+            "`executionkit.backends.CacheBackend`"
+        )
+        raise ValueError(msg)
+    # Not the whole address: it may hold a password.
+    shown = f"{scheme}://..." if mark else repr(url[:40])
+    msg = f"`url` {shown} is of no known kind; use 'memory://'"
+    raise ValueError(msg)

@@ -1,0 +1,154 @@
+"""A shared store that may fail or hang: how much of that a call sees."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from executionkit.backends import MISS, CacheBackend, CacheEntry, InMemoryCache
+from executionkit.errors import StateStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from executionkit._clock import Clock
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("ON_ERROR", "OnError", "SafeStore")
+
+OnError = Literal["local", "open", "closed"]
+ON_ERROR: Final = ("local", "open", "closed")
+
+
+class SafeStore:
+    """A store behind a time limit and a rule for its failures.
+
+    - `"local"`: a cache of this process stands in; it is kept warm all the time.
+    - `"open"`: as if the store were empty.
+    - `"closed"`: the call fails with `StateStoreError`.
+
+    After a failure the store is left alone for `pause` seconds, then asked again. The
+    first call that sees an outage gets a warning, the others do not.
+    """
+
+    __slots__ = ("_clock", "_down", "_local", "_mode", "_pause", "_quiet_until", "_store", "_timeout")  # fmt: skip
+
+    def __init__(
+        self,
+        store: CacheBackend,
+        on_error: OnError,
+        clock: Clock,
+        *,
+        timeout: float = 1.0,
+        pause: float = 1.0,
+    ) -> None:
+        self._store = store
+        self._mode = on_error
+        self._clock = clock
+        self._timeout = timeout
+        self._pause = pause
+        self._local = InMemoryCache(clock=clock) if on_error == "local" else None
+        self._down = False
+        self._quiet_until = float("-inf")
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the last thing it was asked failed."""
+        return self._down
+
+    async def get(
+        self, key: str, request: ToolRequest | None = None
+    ) -> CacheEntry | None:
+        """The entry of `key`; None when there is none, or nobody can tell."""
+        found = await self._ask(lambda: self._store.get(key), request)
+        if found is None and self._local is not None:
+            found = self._local.get_now(key)
+        return found if isinstance(found, CacheEntry) else None
+
+    async def set(
+        self, key: str, value: Any, ttl: float | None, request: ToolRequest | None
+    ) -> bool:
+        """Keep `value`; False when nobody could."""
+        kept = False
+        if self._local is not None:
+            kept = self._local.set_now(key, value, ttl)
+        # An outage must not undo a call that has already succeeded: never "closed".
+        stored = await self._ask(
+            lambda: self._store.set(key, value, ttl), request, may_refuse=False
+        )
+        return kept if stored is None else stored
+
+    async def reserve(
+        self, key: str, value: Any, ttl: float | None, request: ToolRequest
+    ) -> CacheEntry | None:
+        """Keep `value` unless there is an entry; that entry, or None when kept."""
+        found = await self._ask(lambda: self._store.reserve(key, value, ttl), request)
+        if isinstance(found, CacheEntry) or self._local is None:
+            return found if isinstance(found, CacheEntry) else None
+        known = self._local.reserve_now(key, value, ttl)
+        if not isinstance(known, CacheEntry):
+            return None
+        if found is MISS:
+            # Done here during an outage: the store learns of it now.
+            await self.set(key, known.value, ttl, request)
+        return known
+
+    async def delete(self, key: str, request: ToolRequest) -> None:
+        """Remove an entry, where that is possible."""
+        if self._local is not None:
+            self._local.delete_now(key)
+        await self._ask(lambda: self._store.delete(key), request, may_refuse=False)
+
+    async def invalidate(self, tool: str, arguments: str | None) -> int:
+        """Remove entries of a tool; how many there were.
+
+        Raises:
+            StateStoreError: When the store failed: its entries are still there.
+        """
+        here = 0
+        if self._local is not None:
+            here = await self._local.invalidate(tool, arguments)
+        try:
+            async with self._clock.timeout(self._timeout):
+                return max(here, await self._store.invalidate(tool, arguments))
+        except asyncio.CancelledError:
+            raise
+        except Exception as exc:
+            msg = f"the entries of '{tool}' could not be removed from the shared store"
+            raise StateStoreError(msg, original_error=exc) from exc
+
+    async def _ask(
+        self,
+        ask: Callable[[], Awaitable[Any]],
+        request: ToolRequest | None,
+        *,
+        may_refuse: bool = True,
+    ) -> Any:
+        """What the store says; None when it does not answer."""
+        now = self._clock.monotonic()
+        if now < self._quiet_until:
+            return self._failed(None, request, may_refuse=may_refuse)
+        limit = self._timeout
+        if request is not None and request.deadline is not None and may_refuse:
+            limit = min(limit, request.deadline - now)
+        try:
+            async with self._clock.timeout(limit):
+                answer = await ask()
+        except Exception as exc:  # noqa: BLE001 - a driver may raise anything
+            self._quiet_until = self._clock.monotonic() + self._pause
+            return self._failed(exc, request, may_refuse=may_refuse)
+        self._down = False
+        return answer
+
+    def _failed(
+        self, exc: Exception | None, request: ToolRequest | None, *, may_refuse: bool
+    ) -> None:
+        first, self._down = not self._down, True
+        if first and request is not None:
+            request.warn(
+                f"a shared store of state failed ({type(exc).__name__}); "
+                f"going on as set: {self._mode}"
+            )
+        if self._mode == "closed" and may_refuse:
+            msg = "the shared store of state does not answer, and nothing runs without"
+            raise StateStoreError(msg, original_error=exc) from exc
