@@ -140,20 +140,11 @@ class Lanes:
             if not lane:
                 return earliest
             pool = pool_in[lane]
-            room, link, need, limit = (
-                rooms[pool],
-                links[lane],
-                needs[lane],
-                limits[pool],
-            )
-            stage = earliest
-            while True:
-                stage = link.get(stage, stage)
-                if stage not in link:
-                    free = room.get(stage, limit)
-                    if free >= need:
-                        break
-                    link[stage] = stage + 1
+            room, link, need = rooms[pool], links[lane], needs[lane]
+            stage = link.get(earliest, earliest)
+            while stage in link or (free := room.get(stage, limits[pool])) < need:
+                stage = link.setdefault(stage, stage + 1)
+            room[stage] = free - need
             room[stage] = free - need
             while (step := link.get(earliest, stage)) < stage:
                 link[earliest] = stage
