@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,9 +20,19 @@ __all__ = ("ErrorInfo",)
 _CODES: Final = (
     (TimeoutError, ErrorCode.TOOL_TIMEOUT),
     (ConnectionError, ErrorCode.MCP_CONNECTION_FAILED),
-    (CancelledError, ErrorCode.TOOL_CANCELLED),
 )
 """What exceptions from outside of this library mean; the first match counts."""
+
+
+def _code_of(exc: BaseException) -> ErrorCode:
+    for kind, code in _CODES:
+        if isinstance(exc, kind):
+            return code
+    from asyncio import CancelledError  # asyncio takes long to import
+
+    if isinstance(exc, CancelledError):
+        return ErrorCode.TOOL_CANCELLED
+    return ErrorCode.TOOL_EXECUTION_FAILED
 
 
 @sealed
@@ -67,11 +76,7 @@ class ErrorInfo:
                 None if after is None else max(0, round(after * 1000)),
                 details if isinstance(details, Mapping) else {},
             )
-        code = next(
-            (code for kind, code in _CODES if isinstance(exc, kind)),
-            ErrorCode.TOOL_EXECUTION_FAILED,
-        )
-        return cls.from_code(code, text_of(exc), {"type": type(exc).__name__})
+        return cls.from_code(_code_of(exc), text_of(exc), {"type": type(exc).__name__})
 
     def to_dict(self) -> dict[str, Any]:
         """The info as JSON-like data."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from executionkit._endpoint.requests import Endpoint
+    from executionkit._http import ConnectionCounts
     from executionkit.observability import Span
     from executionkit.types import JsonValue
 
@@ -109,6 +110,17 @@ class ProviderBase:
     def known_secrets(self) -> tuple[str, ...]:
         """Texts that must not appear in errors and traces."""
         return self._endpoint.secrets
+
+    @property
+    def connection_counts(self) -> ConnectionCounts:
+        """Connections opened and failed, requests sent again: what lies below calls.
+
+        A connection that could not be opened is a `ProviderConnectionError` or a
+        `ProviderTimeoutError` of the call, and retried with it; each retry counts here
+        once more. Those of a transport that several providers share are counted
+        together; a transport or client of your own may not count.
+        """
+        return self._endpoint.connection_counts
 
     async def aclose(self) -> None:
         """Close the connections of the running loop; using it again opens new ones."""

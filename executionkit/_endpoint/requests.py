@@ -12,6 +12,7 @@ from executionkit._arguments import shown
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._http import (
     TRANSPORTS,
+    ConnectionCounts,
     HttpRequest,
     HttpTimeouts,
     open_transport,
@@ -260,6 +261,13 @@ class Endpoint:
         opened = self._opened
         if opened is not None:
             await opened.aclose()
+
+    @property
+    def connection_counts(self) -> ConnectionCounts:
+        """See `ConnectionCounts`; zeros for a transport that does not count."""
+        used = self._given or self._opened
+        counts: object = getattr(used, "connection_counts", None)
+        return counts if isinstance(counts, ConnectionCounts) else ConnectionCounts()
 
     def _transport(self) -> HttpTransport:
         if self._given is not None:

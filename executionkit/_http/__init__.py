@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._http.sse import SseDecoder, SseEvent, iter_sse
 from executionkit._http.values import (
+    ConnectionCounts,
     HttpRequest,
     HttpResponse,
     HttpStream,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "TRANSPORTS",
+    "ConnectionCounts",
     "HttpRequest",
     "HttpResponse",
     "HttpStream",

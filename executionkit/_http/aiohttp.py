@@ -9,9 +9,10 @@ from contextvars import ContextVar
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from executionkit._http.base import KEEPALIVE_SECONDS, Attempt, BaseTransport
+from executionkit._http.attempt import Attempt
+from executionkit._http.base import KEEPALIVE_SECONDS, BaseTransport
 from executionkit._http.connect import resolve
-from executionkit._http.limits import LimitReachedError, within
+from executionkit._http.limits import LimitReachedError
 from executionkit._http.proxies import EnvironmentProxies
 from executionkit._threads import run_in_thread
 
@@ -117,13 +118,8 @@ def _connector_class() -> type[aiohttp.TCPConnector]:
             create = super()._create_connection
             if attempt is None:
                 return await create(req, traces, timeout)
-            call = attempt.call
-            return await within(
-                call.clock,
-                call.timeouts.connect,
-                "connect",
-                lambda: create(req, traces, timeout),
-            )
+            seconds = attempt.call.timeouts.connect
+            return await attempt.dial(seconds, lambda: create(req, traces, timeout))
 
     return Connector
 

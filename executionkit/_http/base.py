@@ -18,10 +18,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from executionkit._clock import get_clock
+from executionkit._http.attempt import Attempt, Tally
 from executionkit._http.bodies import RawResponse, Reader
 from executionkit._http.failures import closed, explain
 from executionkit._http.limits import LimitReachedError
@@ -32,9 +32,14 @@ from executionkit.errors import LLMError, ProviderConnectionError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from executionkit._http.values import HttpRequest, HttpStream, HttpTimeouts
+    from executionkit._http.values import (
+        ConnectionCounts,
+        HttpRequest,
+        HttpStream,
+        HttpTimeouts,
+    )
 
-__all__ = ("KEEPALIVE_SECONDS", "Attempt", "BaseTransport", "tick")
+__all__ = ("KEEPALIVE_SECONDS", "BaseTransport", "tick")
 
 KEEPALIVE_SECONDS = 60.0
 """How long an idle connection may be reused. Servers and balancers keep theirs open for
@@ -48,38 +53,6 @@ _SETTLE_TICKS = 3
 """Steps of the loop in which whatever was aborted has ended."""
 
 _ClientT = TypeVar("_ClientT")
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """What a backend reports about one try to send a request.
-
-    A kept-alive connection may have been closed by the server a moment ago. When a
-    *reused* connection breaks before one byte of the response has arrived, the request
-    is sent once more, on a fresh connection; in all other cases the server may have
-    acted on it, and the failure is the caller's to judge.
-    """
-
-    call: Call
-    fresh: bool = False
-    """Asks the backend for a connection that no request has used before."""
-
-    reused: bool = False
-    """Whether the connection had served a request before."""
-
-    heard: bool = False
-    """Whether a byte of the response has arrived."""
-
-    connects: int = 0
-    """How often the backend asked for a connection."""
-
-    link: Any = None
-    """The backend's own object for the connection."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether a failure means no more than that the connection was old."""
-        return self.reused and not self.heard
 
 
 class tick:  # noqa: N801 - awaited like a function
@@ -136,6 +109,7 @@ class BaseTransport(Generic[_ClientT]):
         self._max_response_bytes = max_response_bytes
         self._clients: dict[asyncio.AbstractEventLoop, _LoopClient[_ClientT]] = {}
         self._lock = threading.Lock()
+        self._tally = Tally()
 
     # What a backend fills in.
 
@@ -158,6 +132,11 @@ class BaseTransport(Generic[_ClientT]):
         raise NotImplementedError
 
     # What callers see.
+
+    @property
+    def connection_counts(self) -> ConnectionCounts:
+        """Connections opened, failed, and requests sent again, up to now."""
+        return self._tally.counts
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} max_connections={self._max_connections}>"
@@ -230,7 +209,7 @@ class BaseTransport(Generic[_ClientT]):
         return reader
 
     async def _start_twice(self, client: _ClientT, call: Call) -> RawResponse:
-        attempt = Attempt(call)
+        attempt = Attempt(call, self._tally)
         try:
             return await self._start(client, call, attempt)
         except (LimitReachedError, LLMError):
@@ -238,7 +217,8 @@ class BaseTransport(Generic[_ClientT]):
         except Exception:
             if not attempt.stale:
                 raise
-        return await self._start(client, call, Attempt(call, fresh=True))
+        self._tally.add(resent=1)
+        return await self._start(client, call, Attempt(call, self._tally, fresh=True))
 
     def _add_client(self, loop: asyncio.AbstractEventLoop) -> _LoopClient[_ClientT]:
         entry = _LoopClient(

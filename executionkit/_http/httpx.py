@@ -8,8 +8,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from executionkit._http.base import KEEPALIVE_SECONDS, Attempt, BaseTransport
-from executionkit._http.limits import LimitReachedError, within
+from executionkit._http.attempt import Attempt
+from executionkit._http.base import KEEPALIVE_SECONDS, BaseTransport
+from executionkit._http.limits import LimitReachedError
 from executionkit._http.proxies import EnvironmentProxies, Proxy
 from executionkit.errors import PermanentError
 
@@ -160,12 +161,12 @@ async def _connecting(step: Any) -> Any:
     call = attempt.call
     seconds = call.timeouts.connect
     if seconds is None:
-        return await step()
+        return await attempt.dial(None, step)
     # TCP and TLS are separate steps for httpcore, and one limit for us.
     if attempt.link is None:
         attempt.link = call.clock.monotonic() + seconds
     left = attempt.link - call.clock.monotonic()
-    return await within(call.clock, left, "connect", step)
+    return await attempt.dial(left, step)
 
 
 @lru_cache(maxsize=256)

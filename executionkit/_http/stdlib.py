@@ -16,11 +16,11 @@ from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING
 
-from executionkit._http.base import KEEPALIVE_SECONDS, Attempt, BaseTransport, tick
+from executionkit._http.attempt import Attempt
+from executionkit._http.base import KEEPALIVE_SECONDS, BaseTransport, tick
 from executionkit._http.connect import Resolver, open_socket
 from executionkit._http.connection import Connection, ConnectionResponse, Route
 from executionkit._http.failures import WireError
-from executionkit._http.limits import within
 from executionkit._http.proxies import EnvironmentProxies, Proxy
 
 if TYPE_CHECKING:
@@ -186,11 +186,9 @@ class StdlibTransport(BaseTransport[_Pool]):
         )
         connection = None if attempt.fresh else client.reuse(route, call.clock)
         if connection is None:
-            connection = await within(
-                call.clock,
-                call.timeouts.connect,
-                "connect",
-                lambda: client.connect(call, route),
+            seconds = call.timeouts.connect
+            connection = await attempt.dial(
+                seconds, lambda: client.connect(call, route)
             )
         else:
             attempt.reused = True

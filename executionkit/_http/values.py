@@ -10,12 +10,30 @@ from executionkit._redact import redact_url
 from executionkit.types import freeze_mapping, sealed
 
 __all__ = (
+    "ConnectionCounts",
     "HttpRequest",
     "HttpResponse",
     "HttpStream",
     "HttpTimeouts",
     "HttpTransport",
 )
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionCounts:
+    """What a transport has done below HTTP since it was made, in all loops together."""
+
+    dialed: int = 0
+    """Connections that it began to open; all addresses of a name count as one."""
+
+    failed: int = 0
+    """Those of them that were refused, broke, or reached the `connect` limit. A retry
+    that needs a connection again is one more of each."""
+
+    resent: int = 0
+    """Requests sent once more because the server had just closed a connection that was
+    kept alive; no answer to them had begun."""
 
 
 @sealed

@@ -159,6 +159,8 @@ class TestReuse:
             assert (await way(transport, server.url, method)).body == b"2"
             assert len(server.requests) == 3
             assert server.accepted == 2
+        counts: Any = getattr(transport, "connection_counts")  # noqa: B009
+        assert (counts.resent, counts.failed) == (1, 0)
 
     @pytest.mark.req("http.stale")
     @pytest.mark.parametrize("method", ["GET", "POST"])

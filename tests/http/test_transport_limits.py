@@ -17,7 +17,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from executionkit._http import HttpRequest, HttpTimeouts, HttpTransport
+from executionkit import CostTracker, Provider, RetryConfig, checked_complete
+from executionkit._http import (
+    ConnectionCounts,
+    HttpRequest,
+    HttpTimeouts,
+    HttpTransport,
+)
 from executionkit.errors import ProviderConnectionError, ProviderTimeoutError
 from executionkit.testing import FakeClock, settle
 from executionkit.testing.http import (
@@ -285,6 +291,70 @@ class TestConnect:
         assert isinstance(failure, ProviderTimeoutError)
         assert failure.metadata["limit"] == "connect"
         assert "within 2 s, the `connect` limit; raise `connect`" in str(failure)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="how the system drops a SYN")
+    @pytest.mark.req("HT-15", "http.connect")
+    async def test_two_dead_addresses_of_twenty_hold_the_end_for_the_retries_alone(
+        self, transport: HttpTransport, fake_clock: FakeClock
+    ) -> None:
+        def provider(url: str) -> Provider:
+            return Provider(url, "m", connect_timeout=2, transport=transport)
+
+        reply = json_reply({"choices": [{"message": {"content": "ok"}}]})
+        messages = [{"role": "user", "content": "q"}]
+        retry = RetryConfig(2, base_delay=0.0)
+        trackers = [CostTracker() for _ in range(20)]
+        began = fake_clock.monotonic()
+        async with ScriptedServer(reply) as server:
+            with full_backlog() as dead:
+                urls = [server.url] * 18 + [dead] * 2
+                tasks = [
+                    asyncio.create_task(
+                        checked_complete(provider(url), messages, counted, None, retry)
+                    )
+                    for url, counted in zip(urls, trackers, strict=True)
+                ]
+                async with asyncio.timeout(5):
+                    answers = await asyncio.gather(*tasks[:18])
+                assert [item.content for item in answers] == ["ok"] * 18
+                assert fake_clock.monotonic() == began  # nobody waited for the dead
+                for _ in range(3):
+                    assert not any(task.done() for task in tasks[18:])
+                    await fake_clock.advance(2.0)
+                failures = [await failure_of(task) for task in tasks[18:]]
+        assert fake_clock.monotonic() - began == pytest.approx(6.0)  # 3 tries of 2 s
+        for failure in failures:
+            assert isinstance(failure, ProviderTimeoutError)
+            assert failure.metadata["limit"] == "connect"
+            assert failure.attempts == 3
+            assert str(failure).endswith(" (requests sent: 3)")
+        assert [counted.call_count for counted in trackers] == [1] * 18 + [3] * 2
+        counts = provider(server.url).connection_counts
+        assert counts.failed == 6
+        assert 7 <= counts.dialed <= 18 + 6
+        assert counts.resent == 0
+
+    @pytest.mark.req("http.connect")
+    async def test_a_refused_connection_is_counted(
+        self, transport: HttpTransport
+    ) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.close()
+        with pytest.raises(ProviderConnectionError):
+            await transport.send(get(url), HttpTimeouts())
+        counts: Any = getattr(transport, "connection_counts")  # noqa: B009
+        assert counts == ConnectionCounts(dialed=1, failed=1)
+
+    @pytest.mark.req("http.connect")
+    async def test_a_kept_connection_is_counted_once(
+        self, transport: HttpTransport
+    ) -> None:
+        async with ScriptedServer(json_reply(1)) as server:
+            for _ in range(3):
+                await transport.send(get(server.url), HttpTimeouts())
+        counts: Any = getattr(transport, "connection_counts")  # noqa: B009
+        assert counts == ConnectionCounts(dialed=1)
 
     @pytest.mark.req("http.connect")
     async def test_a_tls_handshake_that_stalls_is_given_up(
