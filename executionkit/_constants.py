@@ -14,6 +14,7 @@ __all__ = (
     "MAX_PROBLEM_CHARS",
     "MAX_RESPONSE_BYTES",
     "MAX_TOKEN_COUNT",
+    "DefaultSeconds",
 )
 
 DEFAULT_MAX_TOKENS: Final = 4096
@@ -22,7 +23,17 @@ DEFAULT_MAX_TOKENS: Final = 4096
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Model or tool calls of one pattern in flight at once."""
 
-DEFAULT_TOOL_TIMEOUT: Final = 30.0
+
+class DefaultSeconds(float):
+    """Seconds that nobody chose: a plain number that more specific settings replace."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return float.__repr__(self)
+
+
+DEFAULT_TOOL_TIMEOUT: Final = DefaultSeconds(30.0)
 """Seconds that one tool call may run."""
 
 MAX_COOLDOWN: Final = 60.0

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from executionkit._clock import get_clock
@@ -24,6 +25,7 @@ __all__ = (
     "ToolCall",
     "ToolResult",
     "ToolRunner",
+    "make_result",
     "new_id",
     "render_result",
 )
@@ -183,6 +185,8 @@ class ToolResult:
     stream_id: str | None = None
     machine: str = ""
     pid: int = 0
+    warnings: tuple[str, ...] = ()
+    """What the runtime mended or guards warned of, in words."""
 
     def __post_init__(self) -> None:
         if not self.tool:
@@ -267,6 +271,7 @@ class ToolResult:
             "stream_id": self.stream_id,
             "machine": self.machine,
             "pid": self.pid,
+            "warnings": list(self.warnings),
         }
         if self.error_info is not None:
             data["error_info"] = self.error_info.to_dict()
@@ -281,6 +286,52 @@ class ToolResult:
     def __str__(self) -> str:
         state = "success" if self.error is None else f"error: {self.error}"
         return f"ToolResult({self.tool}, {state}, duration={self.duration:.3f}s)"
+
+
+class _Draft:
+    """A `ToolResult` in the making: the same slots, and open.
+
+    Filling it and giving it its real class costs a tenth of the frozen constructor,
+    which has to go through `object.__setattr__` for each of its fields.
+    """
+
+    __slots__ = tuple(item.name for item in fields(ToolResult))
+
+
+_ATOMS = frozenset({str, int, float, bool, NoneType})
+
+
+def make_result(  # noqa: PLR0913 - the fields of a result
+    call: ToolCall,
+    value: Any,
+    start_time: float = 0.0,
+    duration: float = 0.0,
+    attempts: int = 1,
+    cached: bool = False,  # noqa: FBT001, FBT002 - names cost time here
+    machine: str = "",
+    pid: int = 0,
+    warnings: tuple[str, ...] = (),
+) -> ToolResult:
+    """The successful result of `call`; the same as the constructor, and quicker."""
+    draft: Any = _Draft()
+    draft.tool = call.name
+    draft.result = value if type(value) in _ATOMS else freeze(value)
+    draft.error = None
+    draft.call_id = call.id
+    draft.error_info = None
+    draft.exception = None
+    draft.start_time = start_time
+    draft.end_time = start_time + duration
+    draft.duration = duration
+    draft.attempts = attempts
+    draft.cached = cached
+    draft.is_partial = False
+    draft.stream_id = None
+    draft.machine = machine
+    draft.pid = pid
+    draft.warnings = warnings
+    draft.__class__ = ToolResult
+    return draft  # type: ignore[no-any-return]
 
 
 def render_result(value: Any) -> str:

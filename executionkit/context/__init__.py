@@ -181,6 +181,10 @@ class ExecutionContext(_Timed):
         """A copy with more metadata; given keys replace old ones."""
         return self._changed(metadata={**self.metadata, **metadata})
 
+    def with_request_id(self, request_id: str) -> ExecutionContext:
+        """A copy for another request."""
+        return self._changed(request_id=request_id)
+
     def with_budget(self, budget: float | None) -> ExecutionContext:
         """A copy with another budget (>= 0; None = no limit)."""
         return self._changed(budget=budget)

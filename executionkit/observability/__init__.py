@@ -15,6 +15,7 @@ from executionkit.observability._spans import (
     Span,
     SpanScope,
     llm_span,
+    nobody_records,
     record_llm_span_attributes,
     tool_span,
 )
@@ -30,6 +31,7 @@ __all__ = (
     "TraceEvent",
     "emit_trace",
     "llm_span",
+    "nobody_records",
     "record_llm_span_attributes",
     "tool_span",
 )

@@ -18,6 +18,7 @@ __all__ = (
     "Span",
     "SpanScope",
     "llm_span",
+    "nobody_records",
     "record_llm_span_attributes",
     "tool_span",
 )
@@ -135,12 +136,12 @@ def tool_span(tool: str, call_id: str) -> SpanScope:
     Its parent is the span that is current where the call was made. Its status becomes
     ERROR, with the redacted text, when the block raises.
     """
-    if _nobody_records():
+    if nobody_records():
         return _NO_SPAN
     return SpanScope(TOOL_SPAN_NAME, {"tool.name": tool, "tool.call_id": call_id})
 
 
-def _nobody_records() -> bool:
+def nobody_records() -> bool:
     """Whether no SDK is set up. A span would cost more than many a tool then."""
     trace = _opentelemetry()
     try:

@@ -27,7 +27,6 @@ from executionkit.tools._running import wait_within
 from executionkit.tools._settle import cancelled_result
 
 if TYPE_CHECKING:
-    from executionkit.tools._path import ToolPath
     from executionkit.tools._running import Workshop
     from executionkit.tools.middleware._base import ToolRequest
 
@@ -37,9 +36,11 @@ _BREATH: Final = 256
 """Calls in a row that end at once, after which the event loop gets a turn."""
 
 OpenCall: TypeAlias = (
-    "Callable[[int, ToolCall], tuple[ToolPath, ToolRequest] | ToolResult]"
+    "Callable[[int, Any], "
+    "tuple[Callable[[ToolRequest], Coroutine[Any, Any, ToolResult]], ToolRequest]"
+    " | ToolResult]"
 )
-"""Gives the path and the request of a call, or the result of one that cannot run."""
+"""Gives what runs a call and its request, or the result of one that cannot run."""
 
 Sink: TypeAlias = "Callable[[int, ToolResult], Awaitable[None] | None]"
 """Takes the result of the call at a place; what it returns is awaited."""
@@ -51,7 +52,7 @@ class Batch:
     Args:
         source: (place, call) of each call, or calls that have to be waited for; read
             only as fast as calls are run.
-        open_call: Gives a call's path and request, or its result.
+        open_call: Gives what runs a call and its request, or its result.
         sink: Takes the results as they come.
         shop: Where tools at work are booked.
         total: How many calls there are, when that is known.
@@ -77,7 +78,7 @@ class Batch:
 
     def __init__(
         self,
-        source: Iterator[tuple[int, ToolCall]] | AsyncIterator[ToolCall],
+        source: Iterator[tuple[int, Any]] | AsyncIterator[Any],
         open_call: OpenCall,
         sink: Sink,
         shop: Workshop,
@@ -187,7 +188,7 @@ class Batch:
                 await self._answer(task)
         self._total = 0
 
-    async def _work_and_wait(self, source: AsyncIterator[ToolCall]) -> None:
+    async def _work_and_wait(self, source: AsyncIterator[Any]) -> None:
         """The same for a source that has to be waited for; one worker reads at a time."""
         task: Any = asyncio.current_task()
         while True:
@@ -223,11 +224,11 @@ class Batch:
     def _begin(self, place: int, call: ToolCall) -> Any:
         """The result of a call that ends at once; else what is left of it."""
         opened = self._open(place, call)
-        if type(opened) is ToolResult:
+        if isinstance(opened, ToolResult):
             return opened
-        path, request = opened
+        run, request = opened
         context = self._context.copy()
-        coro = path.run(request)
+        coro = run(request)
         try:
             waits_for = context.run(coro.send, None)
         except StopIteration as stop:
@@ -244,7 +245,7 @@ class Batch:
         context: Context,
         coro: Coroutine[Any, Any, ToolResult],
         waits_for: Any,
-    ) -> Generator[Any, Any, ToolResult]:
+    ) -> Generator[Any, Any, Any]:
         """Step the rest of a call, each step in the call's own context."""
         run, send = context.run, coro.send
         try:
@@ -263,7 +264,7 @@ class Batch:
                 else:
                     waits_for = run(coro.throw, thrown)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return stop.value
         except asyncio.CancelledError as exc:
             # Whoever cancels the batch says so first: any other cancellation is the
             # tool's own, and that of one call only.

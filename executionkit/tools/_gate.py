@@ -31,7 +31,7 @@ class Gate(Layer):
     __slots__ = ("_clock", "_desk", "_pool", "name", "resources")
 
     def __init__(self, name: str, limit: int, clock: Clock) -> None:
-        self.name: str = name  # type: ignore[misc]
+        self.name: str = name
         self._clock = clock
         self._pool = Pool(BulkheadLimitType.GLOBAL, limit)
         self._desk = Desk(clock)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from executionkit.calls import ToolResult, make_result
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
     from executionkit.tools._running import Workshop
+    from executionkit.tools._trace import Tracer
     from executionkit.tools.middleware._base import (
         Layer,
         Middleware,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
     from executionkit.tools.middleware.cache import CacheLayer
 
-__all__ = ("PathParts", "ToolPath")
+__all__ = ("Counts", "PathParts", "ToolPath")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,9 @@ class PathParts:
 
     guards: Any = None
     cache: CacheLayer | None = None
+    once: CacheLayer | None = None
+    """Honours idempotency keys, also where nothing is cached."""
+
     retry: RetryConfig | None = None
     layers: tuple[Layer, ...] = ()
     """Around each attempt, outermost first."""
@@ -54,7 +58,22 @@ class PathParts:
     middleware: tuple[Middleware, ...] = ()
     """Layers of the user, around everything else."""
 
-    tracer: Any = None
+    tracer: Tracer | None = None
+
+    repeats: bool = True
+    """Whether a call that was begun and failed may be begun again."""
+
+
+class Counts:
+    """What became of the calls of one tool."""
+
+    __slots__ = ("cached", "calls", "failures", "retries")
+
+    def __init__(self) -> None:
+        self.calls: int = 0
+        self.failures: int = 0
+        self.cached: int = 0
+        self.retries: int = 0
 
 
 class ToolPath:
@@ -63,12 +82,16 @@ class ToolPath:
     __slots__ = (
         "_cache",
         "_clock",
+        "_counts",
         "_enters",
         "_guards",
         "_inner",
+        "_is_plain",
         "_layers",
         "_machine",
         "_now",
+        "_once",
+        "_repeats",
         "_retry",
         "_shop",
         "_start",
@@ -78,7 +101,9 @@ class ToolPath:
         "timeout",
     )
 
-    def __init__(self, record: ToolRecord, parts: PathParts) -> None:
+    def __init__(
+        self, record: ToolRecord, parts: PathParts, counts: Counts | None = None
+    ) -> None:
         self.record: ToolRecord = record
         self.parts: PathParts = parts
         self.timeout: float | None = parts.timeout
@@ -87,15 +112,24 @@ class ToolPath:
         self._start = parts.start
         self._guards = parts.guards
         self._cache = parts.cache
+        self._once = parts.cache or parts.once
         self._retry = parts.retry
         self._layers = parts.layers
+        self._repeats = parts.repeats
         self._tracer = parts.tracer
+        self._counts = counts or Counts()
         self._enters = tuple(layer.enter for layer in parts.layers)
         self._machine = machine_name()
         self._now = self._clock.monotonic
-        self._inner: Next | None = self._outermost()
-        if parts.middleware:
-            self._inner = compose(parts.middleware, self._inner or self._attempt)
+        self._inner: Next = compose(parts.middleware, self._outermost())
+        # Nothing but the tool: common, and run without a step in between.
+        self._is_plain = not (
+            parts.middleware
+            or parts.guards
+            or parts.cache
+            or parts.retry
+            or parts.layers
+        )
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -111,23 +145,19 @@ class ToolPath:
         names += ["timeout"] if parts.timeout is not None else []
         return (*names, "strategy")
 
-    def _outermost(self) -> Next | None:
+    def _outermost(self) -> Next:
         if self._guards is not None:
             return self._guarded
-        if self._cache is not None:
-            return self._cached
-        if self._retry is not None:
-            return self._retrying
-        return self._attempt if self._layers else None
+        return self._cached
 
     async def run(self, request: ToolRequest) -> ToolResult:
         """Run a call to its end; only a cancellation is raised."""
         shop = self._shop
         now = self._now
         began = now()
-        traced = self._tracer and self._tracer.begin(request)
+        self._counts.calls += 1
         try:
-            if self._inner is None:  # nothing but the tool, which is common
+            if self._is_plain and not request.is_special:
                 if request.arguments is None:
                     prepare(self.record, request)
                 self._admit(request)
@@ -154,64 +184,81 @@ class ToolPath:
             )
         except Exception as exc:  # noqa: BLE001 - a failure is a result
             result = self._failed(request, exc, began)
+        return result
+
+    async def run_traced(self, request: ToolRequest) -> ToolResult:
+        """The same, told to those who watch."""
+        tracer = self._tracer
+        if tracer is None:
+            return await self.run(request)
+        traced = await tracer.begin(request)
+        try:
+            result = await self.run(request)
         except BaseException as exc:
-            if traced:
-                traced.end(request, None, exc)
+            await traced.end(None, exc)
             raise
-        if traced:
-            traced.end(request, result, result.exception)
+        await traced.end(result, result.exception)
         return result
 
     def _failed(self, request: ToolRequest, exc: Exception, began: float) -> ToolResult:
+        self._counts.failures += 1
         return failed_result(
             request.call,
             exc,
             attempts=request.attempts,
             start_time=began + self._shop.offset,
             duration=self._now() - began,
-            retried=bool(getattr(exc, "retries_exhausted", request.attempts > 1)),
+            retried=request.attempts > 1,
             partial=shown_items(request),
             warnings=tuple(request.warnings or ()),
         )
 
     async def _guarded(self, request: ToolRequest) -> Any:
-        guards = self._guards
+        guards: Any = self._guards
         waiting = guards.enter(request)
         if waiting is not None:
             await waiting
-        if self._cache is not None:
+        try:
             value = await self._cached(request)
-        elif self._retry is not None or request.retry is not None:
-            value = await self._retrying(request)
-        else:
-            value = await self._attempt(request)
-        value = guards.finish(request, value)
-        return await value if asyncio.iscoroutine(value) else value
+        except BaseException as exc:
+            guards.leave(request, exc)
+            raise
+        finished = guards.finish(request, value)
+        return await finished if iscoroutine(finished) else finished
 
     async def _cached(self, request: ToolRequest) -> Any:
-        cache = self._cache
-        if cache is None or not request.use_cache:
+        layer = self._cache
+        if layer is None and request.call.idempotency_key is not None:
+            layer = self._once
+        if layer is None:
             return await self._retrying(request)
         if request.arguments is None:
             prepare(self.record, request)
-        return await cache(request, self._retrying)
+        value = await layer(request, self._retrying)
+        if request.cached:
+            self._counts.cached += 1
+        return value
 
     async def _retrying(self, request: ToolRequest) -> Any:
         config = request.retry or self._retry
         if config is None or not config.max_retries:
             return await self._attempt(request)
+        run: Attempts | None = None
         if config.budget is not None or config.rate_limit_strategy is not None:
             run = Attempts(config, self._clock, None, request.deadline)
             await run.first_attempt()
-        else:
+        while True:
             try:
                 return await self._attempt(request)
             except Exception as exc:
-                run = Attempts(config, self._clock, None, request.deadline)
-                run.number = 1
+                if request.started and not self._repeats:
+                    raise
+                if run is None:
+                    run = Attempts(config, self._clock, None, request.deadline)
+                    run.number = 1
                 if not await run.next_attempt(exc):
                     raise
-        return await run.go_on(lambda _number: self._attempt(request))
+                self._counts.retries += 1
 
     async def _attempt(self, request: ToolRequest) -> Any:
         if request.arguments is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from executionkit.engine.schema import Validator
+    from executionkit.tools._registry.metadata import ToolMetadata
     from executionkit.types import Tool
 
 __all__ = ("Kind", "ToolRecord")
@@ -37,6 +38,7 @@ class ToolRecord:
         "context_parameters",
         "full_name",
         "kind",
+        "metadata",
         "name",
         "names",
         "namespace",
@@ -86,3 +88,5 @@ class ToolRecord:
         beside `execute` (`stream_execute` of a class)."""
         self.source: object = source
         """What was registered: the class, function, instance or `Tool`."""
+        self.metadata: ToolMetadata | None = None
+        """What is said of it besides; the registry fills it in."""

@@ -220,10 +220,7 @@ class Running:
                     sent = yield waits_for
                 except BaseException as exc:  # noqa: BLE001 - handed on to the tool
                     thrown = exc
-                if thrown is None:
-                    waits_for = send(sent)
-                else:
-                    waits_for = self._throw(thrown)
+                waits_for = send(sent) if thrown is None else self._throw(thrown)
         except StopIteration as stop:
             return stop.value
         except asyncio.CancelledError as exc:

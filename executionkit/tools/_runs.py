@@ -6,23 +6,28 @@ import asyncio
 import inspect
 import logging
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from executionkit.calls import ReturnOrder, ToolCall, ToolResult, new_id
-from executionkit.context import remaining_deadline, set_current_context
-from executionkit.errors import ToolProcessorError
+from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult, new_id
+from executionkit.context import (
+    get_current_context,
+    remaining_deadline,
+    set_current_context,
+)
+from executionkit.errors import BudgetExhaustedError, ToolProcessorError
 from executionkit.tools._batch import Batch
-from executionkit.tools._settle import failed_result
+from executionkit.tools._settle import failed_result, unreadable_result
 from executionkit.tools.middleware._base import ToolRequest
 
 if TYPE_CHECKING:
@@ -31,9 +36,14 @@ if TYPE_CHECKING:
     from executionkit.tools._path import ToolPath
     from executionkit.tools._record import ToolRecord
     from executionkit.tools._running import Workshop
+    from executionkit.tools._trace import Tracer
     from executionkit.tools.registry import ToolRegistry
 
 __all__ = ("Override", "Paths", "RunOptions", "run_calls", "stream_calls")
+
+Entry: TypeAlias = "ToolCall | CallProblem"
+
+Run: TypeAlias = "Callable[[ToolRequest], Coroutine[Any, Any, ToolResult]]"
 
 _MAX_UNREAD: Final = 64
 _log = logging.getLogger("executionkit")
@@ -64,6 +74,12 @@ class RunOptions:
     items: bool = True
     """Whether items of streaming tools are handed out."""
 
+    from_start: bool = False
+    """Whether `timeout` of a call begins when the call is taken from its source."""
+
+
+_PLAIN: Final = RunOptions()
+
 
 class Paths:
     """Finds the path of a call; each is built once and kept until the registry changes.
@@ -82,6 +98,7 @@ class Paths:
         "limit",
         "registry",
         "shop",
+        "tracer",
     )
 
     def __init__(
@@ -94,6 +111,7 @@ class Paths:
         self.shop: Workshop = shop
         self.limit: int | None = None
         """Calls at once per batch; None = no limit."""
+        self.tracer: Tracer | None = None
         self._build = build
         self._by_name: dict[tuple[str, str], ToolPath] = {}
         self._by_record: dict[str, ToolPath] = {}
@@ -128,71 +146,108 @@ class Paths:
 class _Opener:
     """Opens the calls of one batch."""
 
-    __slots__ = ("_deadline", "_options", "_paths", "emit")
+    __slots__ = (
+        "_budget",
+        "_clock",
+        "_deadline",
+        "_find",
+        "_is_traced",
+        "_options",
+        "_own",
+        "emit",
+    )
 
     def __init__(self, paths: Paths, options: RunOptions, context: Context) -> None:
-        self._paths = paths
+        self._find = paths.find
         self._options = options
+        self._clock = paths.shop.clock
+        current = context.run(get_current_context)
+        self._budget = None if current is None else current.budget
+        self._deadline: float | None = None
         left = context.run(remaining_deadline)
-        now = paths.shop.clock.monotonic()
-        self._deadline = None if left is None else now + left
-        if options.timeout is not None:
-            due = now + options.timeout
-            self._deadline = due if self._deadline is None else min(due, self._deadline)
+        if left is not None:
+            self._deadline = self._clock.monotonic() + left
+        if options.timeout is not None and not options.from_start:
+            self._deadline = self._sooner(options.timeout)
         self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
+        self._is_traced = paths.tracer is not None and paths.tracer.is_active()
+        self._own = options != _PLAIN or self._deadline is not None
 
-    def __call__(self, place: int, call: ToolCall) -> Any:
+    def __call__(self, place: int, call: ToolCall | CallProblem) -> Any:
+        if isinstance(call, CallProblem):
+            return unreadable_result(call)
         try:
-            path = self._paths.find(call.name, call.namespace)
+            path = self._find(call.name, call.namespace)
         except ToolProcessorError as exc:
             return failed_result(call, exc, attempts=0)
-        options = self._options
-        limit = options.timeout
-        request = ToolRequest(
-            call, path.record, path.timeout if limit is None else limit
-        )
+        if self._budget is not None and not self._pay(path.record.tool.cost):
+            return _over_budget(call, path.record.tool.cost, self._budget)
+        request = ToolRequest(call, path.record, path.timeout)
         if place:
             request.index = place
-        if self._deadline is not None:
-            request.deadline = self._deadline
-            request.limit = limit
-        if not options.use_cache:
-            request.use_cache = False
-        if self.emit is not None:
-            request.emit = self.emit
+        if call.idempotency_key is not None:
+            request.is_special = True
+        if self._own or self.emit is not None:
+            self._apply(request)
+        run: Run = path.run_traced if self._is_traced else path.run
+        if self._options.on_tool_start is not None:
+            run = _announced(run, self._options.on_tool_start)
+        return run, request
+
+    def _pay(self, cost: float) -> bool:
+        if self._budget is None or cost <= self._budget:
+            self._budget = None if self._budget is None else self._budget - cost
+            return True
+        return False
+
+    def _apply(self, request: ToolRequest) -> None:
+        """What the caller asked for beyond the tool's own settings."""
+        options = self._options
+        limit = options.timeout
+        request.deadline = self._deadline
+        if limit is not None:
+            request.timeout = request.limit = limit
+            if options.from_start:
+                request.deadline = self._sooner(limit)
+        request.use_cache = options.use_cache
+        request.emit = self.emit
+        override = None
         if options.overrides is not None:
-            self._override(request, options.overrides.get(call.id))
-        if options.on_tool_start is not None:
-            return _Announced(path, options.on_tool_start), request
-        return path, request
+            override = options.overrides.get(request.call.id)
+        if override is None:
+            return
+        if override.timeout is not None:
+            request.timeout = override.timeout
+        if override.retry is not None:
+            request.retry = override.retry
+            request.is_special = True
 
-    def _override(self, request: ToolRequest, override: Override | None) -> None:
-        if override is not None:
-            if override.timeout is not None:
-                request.timeout = override.timeout
-            if override.retry is not None:
-                request.retry = override.retry
+    def _sooner(self, seconds: float) -> float:
+        due = self._clock.monotonic() + seconds
+        return due if self._deadline is None else min(due, self._deadline)
 
 
-class _Announced:
-    """A path that tells somebody before it begins."""
+def _over_budget(call: ToolCall, cost: float, left: float) -> ToolResult:
+    msg = (
+        f"Tool '{call.name}' was not run: it costs {cost:g} units, and {left:g} of the "
+        "request's budget are left"
+    )
+    return failed_result(call, BudgetExhaustedError(msg), attempts=0)
 
-    __slots__ = ("_path", "_tell")
 
-    def __init__(
-        self, path: ToolPath, tell: Callable[[ToolCall], Awaitable[None] | None]
-    ) -> None:
-        self._path = path
-        self._tell = tell
+def _announced(run: Run, tell: Callable[[ToolCall], Awaitable[None] | None]) -> Run:
+    """`run` of a call that somebody is told of before it begins."""
 
-    async def run(self, request: ToolRequest) -> ToolResult:
+    async def tell_and_run(request: ToolRequest) -> ToolResult:
         try:
-            told = self._tell(request.call)
+            told = tell(request.call)
             if inspect.isawaitable(told):
                 await told
         except Exception:  # noqa: BLE001 - a user's callback does not decide about calls
             _log.warning("`on_tool_start` failed", exc_info=True)
-        return await self._path.run(request)
+        return await run(request)
+
+    return tell_and_run
 
 
 def request_context(options: RunOptions) -> Context:
@@ -204,7 +259,7 @@ def request_context(options: RunOptions) -> Context:
 
 
 async def run_calls(
-    paths: Paths, calls: Iterable[ToolCall], options: RunOptions
+    paths: Paths, calls: Iterable[ToolCall | CallProblem], options: RunOptions
 ) -> list[ToolResult]:
     """The results of `calls`, in the order that the options ask for."""
     given = calls if isinstance(calls, (list, tuple)) else list(calls)
@@ -235,8 +290,11 @@ async def run_calls(
 
 
 async def stream_calls(
-    paths: Paths, calls: Iterable[ToolCall], options: RunOptions
-) -> AsyncIterator[ToolResult]:
+    paths: Paths,
+    calls: Iterable[Entry] | AsyncIterator[Entry],
+    options: RunOptions,
+    limit: int | None = None,
+) -> AsyncGenerator[ToolResult]:
     """Results of `calls` as they come, items of streaming tools as partial results.
 
     The source is read, and tools go on, only as fast as results are taken. Leaving the
@@ -253,12 +311,12 @@ async def stream_calls(
         opener.emit = _Emitter(queue)
     total = len(calls) if isinstance(calls, Sequence) else float("inf")
     batch = Batch(
-        _numbered(calls),
+        calls if isinstance(calls, AsyncIterator) else iter(enumerate(calls)),
         opener,
         sink,
         paths.shop,
         total=total,
-        limit=paths.limit or (None if isinstance(calls, Sequence) else _MAX_UNREAD),
+        limit=limit or paths.limit,
         context=context,
     )
     batch.start()
@@ -274,10 +332,6 @@ async def stream_calls(
         if not end.done():
             end.cancel()
             await batch.cancel()
-
-
-def _numbered(calls: Iterable[ToolCall]) -> Iterator[tuple[int, ToolCall]]:
-    yield from enumerate(calls)
 
 
 async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None:

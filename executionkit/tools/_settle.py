@@ -7,23 +7,23 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from executionkit._redact import redact_exception_text, redact_value
+from executionkit._redact import redact, redact_exception_text, redact_value
 from executionkit.calls import ErrorInfo, ToolResult
 from executionkit.errors import (
     ToolCancelledError,
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from executionkit.tools._running import CANCELLED
 from executionkit.tools._machine import machine_name
+from executionkit.tools._running import CANCELLED
 
 if TYPE_CHECKING:
-    from executionkit.calls import ToolCall
+    from executionkit.calls import CallProblem, ToolCall
 
-__all__ = ("cancelled_result", "failed_result")
+__all__ = ("cancelled_result", "failed_result", "unreadable_result")
 
 
-def failed_result(  # noqa: PLR0913 - facts of a result, all by name
+def failed_result(
     call: ToolCall,
     exc: BaseException,
     *,
@@ -67,6 +67,22 @@ def failed_result(  # noqa: PLR0913 - facts of a result, all by name
         machine=machine_name(),
         pid=os.getpid(),
         warnings=warnings,
+    )
+
+
+def unreadable_result(problem: CallProblem) -> ToolResult:
+    """The result of a call that could not be read."""
+    details = {"raw": problem.raw, "length": problem.length}
+    if problem.position is not None:
+        details["position"] = problem.position
+    info = ErrorInfo.from_code(
+        problem.code, redact(problem.to_observation()), redact_value(details)
+    )
+    return ToolResult(
+        tool=problem.name or "unknown",
+        call_id=problem.call_id,
+        error_info=info,
+        attempts=0,
     )
 
 

@@ -55,6 +55,8 @@ class ToolRequest:
     use_cache: bool = True
     retry: RetryConfig | None = None
     """How this call is retried, when it is not as the tool says."""
+    is_special: bool = False
+    """Whether the call brings retries or an idempotency key of its own."""
     attempts: int = 0
     """How often the tool was started."""
     started: bool = False

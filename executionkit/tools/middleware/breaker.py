@@ -30,7 +30,7 @@ __all__ = ("BreakerLayer", "BreakerOptions", "Breakers")
 class BreakerOptions:
     """Circuit breakers for tools."""
 
-    default: BreakerConfig = BreakerConfig()
+    default: BreakerConfig = field(default_factory=BreakerConfig)
     """For tools that `tools` does not name."""
 
     tools: Mapping[str, BreakerConfig] = field(default_factory=dict)

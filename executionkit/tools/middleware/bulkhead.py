@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
-from executionkit.tools._running import out_of_time
 from executionkit.errors import BulkheadFullError
+from executionkit.tools._running import out_of_time
 from executionkit.tools.middleware._base import Layer
 
 if TYPE_CHECKING:

@@ -46,7 +46,9 @@ class RateLimitOptions:
         for name, limit in self.tool_limits.items():
             pair = tuple(limit) if isinstance(limit, (list, tuple)) else ()
             if len(pair) != 2:
-                msg = f"`tool_limits[{name!r}]` must be (starts, seconds), got {limit!r}"
+                msg = (
+                    f"`tool_limits[{name!r}]` must be (starts, seconds), got {limit!r}"
+                )
                 raise ValueError(msg)
         limits = {name: tuple(pair) for name, pair in self.tool_limits.items()}
         object.__setattr__(self, "tool_limits", freeze_mapping(limits))

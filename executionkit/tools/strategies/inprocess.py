@@ -9,7 +9,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Sequence,
 )
 from typing import TYPE_CHECKING, Any, Final
@@ -180,9 +179,9 @@ class InProcessStrategy:
         if self._paths is None:
             registry = self.registry
             if registry is None:
-                from executionkit.tools.registry import default_registry
+                from executionkit.tools.decorators import get_default_registry
 
-                registry = self.registry = default_registry()
+                registry = self.registry = get_default_registry()
             self._paths = Paths(registry, self._path, self.shop)
             self._paths.limit = self.max_concurrency
         return self._paths

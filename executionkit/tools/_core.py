@@ -1,0 +1,179 @@
+"""The machine behind a processor: options and a strategy become paths, once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from executionkit._clock import get_clock
+from executionkit._constants import DefaultSeconds
+from executionkit.engine.retry import RetryConfig
+from executionkit.tools._lookup import exact, matching
+from executionkit.tools._options import tool_retry
+from executionkit.tools._path import Counts, PathParts, ToolPath
+from executionkit.tools._running import Workshop
+from executionkit.tools._runs import Paths
+from executionkit.tools.middleware.breaker import Breakers
+from executionkit.tools.middleware.bulkhead import Bulkheads
+from executionkit.tools.middleware.cache import CacheLayer
+from executionkit.tools.middleware.guards import GuardLayer
+from executionkit.tools.middleware.rate_limit import RateLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from executionkit._clock import Clock
+    from executionkit.tools._options import ProcessorOptions, ToolPolicy
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools._trace import Tracer
+    from executionkit.tools.middleware._base import Layer, ToolRequest
+    from executionkit.tools.registry import ToolRegistry
+    from executionkit.tools.strategies._base import ExecutionStrategy
+
+__all__ = ("Core",)
+
+_NOT_REPEATABLE = frozenset({"write", "destructive"})
+
+
+class Core:
+    """Everything that calls of one processor share.
+
+    Args:
+        registry: Where names are looked up.
+        strategy: What runs tools.
+        options: Which layers there are.
+        tracer: Tells sinks about calls; None = nobody listens.
+        clock: None = the clock of the current context.
+    """
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        strategy: ExecutionStrategy,
+        options: ProcessorOptions,
+        tracer: Tracer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or get_clock()
+        self.registry: ToolRegistry = registry
+        self.options: ProcessorOptions = options
+        self.strategy: ExecutionStrategy = strategy
+        shop = getattr(strategy, "shop", None)
+        self.shop: Workshop = shop if isinstance(shop, Workshop) else Workshop(clock)
+        self.counts: dict[str, Counts] = {}
+        self.once: CacheLayer = CacheLayer(options.cache, clock=clock)
+        """The cache, and what is known of idempotency keys."""
+        self.cache: CacheLayer | None = None if options.cache is None else self.once
+        self.guards: GuardLayer | None = None
+        if options.guards:
+            self.guards = GuardLayer(options.guards)
+        self.breakers: Breakers | None = None
+        if options.breaker is not None:
+            self.breakers = Breakers(options.breaker, clock)
+        self.rate_limits: RateLimits | None = None
+        if options.rate_limit is not None:
+            self.rate_limits = RateLimits(options.rate_limit, clock)
+        self.bulkheads: Bulkheads = Bulkheads(options.bulkhead, clock)
+        self._clock = clock
+        self._tracer = tracer
+        self.paths: Paths = Paths(registry, self.build, self.shop)
+        self.paths.limit = options.max_concurrency or getattr(
+            strategy, "max_concurrency", None
+        )
+
+    def build(self, record: ToolRecord) -> ToolPath:
+        """The path of one tool."""
+        parts = PathParts(
+            start=self._starter(record),
+            shop=self.shop,
+            timeout=self._timeout(record),
+            guards=self.guards,
+            cache=self.once if self.once.caches(record) else None,
+            once=self.once,
+            retry=self._retry(record),
+            repeats=_may_repeat(record),
+            layers=self._layers(record),
+            middleware=self.options.middleware,
+            tracer=self._tracer,
+        )
+        counts = self.counts.setdefault(record.full_name, Counts())
+        return ToolPath(record, parts, counts)
+
+    def _layers(self, record: ToolRecord) -> tuple[Layer, ...]:
+        found: list[Layer | None] = []
+        if self.breakers is not None:
+            found.append(self.breakers.bind(record))
+        found.append(self._rate_layer(record))
+        found.append(self.bulkheads.bind(record))
+        gates: Any = getattr(self.strategy, "gates", None)
+        found += gates(record) if gates is not None else ()
+        return tuple(layer for layer in found if layer is not None)
+
+    def _rate_layer(self, record: ToolRecord) -> Layer | None:
+        if self.rate_limits is None:
+            if record.tool.rate_limit is None:
+                return None
+            from executionkit.tools.middleware.rate_limit import RateLimitOptions
+
+            self.rate_limits = RateLimits(RateLimitOptions(), self._clock)
+        return self.rate_limits.bind(record)
+
+    def _timeout(self, record: ToolRecord) -> float | None:
+        """Seconds per attempt: exact policy > tool > pattern > default."""
+        policies = self.options.policies
+        own = record.tool.timeout
+        chosen = _of(exact(policies, record.names), "timeout")
+        if chosen is None and not isinstance(own, DefaultSeconds):
+            return own
+        if chosen is None:
+            chosen = _of(matching(policies, record.names), "timeout")
+        if chosen is None:
+            chosen = self.options.timeout
+        return None if chosen is None or math.isinf(chosen) else chosen
+
+    def _retry(self, record: ToolRecord) -> RetryConfig | None:
+        """How a tool is retried: exact policy > tool > pattern > default."""
+        policies = self.options.policies
+        config = self.options.retry
+        chosen: int | None = _of(exact(policies, record.names), "max_retries")
+        if chosen is None and config is not None:
+            chosen = record.tool.max_retries
+        if chosen is None:
+            chosen = _of(matching(policies, record.names), "max_retries")
+        if chosen is None:
+            return config
+        return replace(config or tool_retry(RetryConfig()), max_retries=chosen)
+
+    def _starter(
+        self, record: ToolRecord
+    ) -> Callable[[ToolRequest], Coroutine[Any, Any, Any]]:
+        starter: Any = getattr(self.strategy, "starter", None)
+        if starter is not None:
+            return starter(record)  # type: ignore[no-any-return]
+        start = self.strategy.start
+
+        def begin(request: ToolRequest) -> Coroutine[Any, Any, Any]:
+            return _awaited(start(request))
+
+        return begin
+
+
+async def _awaited(begun: Awaitable[Any]) -> Any:
+    return await begun
+
+
+def _of(policy: ToolPolicy | None, name: str) -> Any:
+    return None if policy is None else getattr(policy, name)
+
+
+def _may_repeat(record: ToolRecord) -> bool:
+    """Whether a call that was begun and failed may be begun again.
+
+    What writes is not repeated unless its author says that it may be: after a lost
+    answer nobody knows whether the effect is there.
+    """
+    tool = record.tool
+    if tool.idempotent or tool.max_retries is not None:
+        return True
+    return tool.side_effects not in _NOT_REPEATABLE

@@ -1,0 +1,207 @@
+"""What a processor is told, turned into options once: presence enables a layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit.engine.breaker import BreakerConfig
+from executionkit.engine.bulkhead import BulkheadConfig
+from executionkit.engine.retry import RetryConfig
+from executionkit.errors import ExecutionKitError
+from executionkit.tools.middleware.breaker import BreakerOptions
+from executionkit.tools.middleware.cache import CacheOptions
+from executionkit.tools.middleware.rate_limit import RateLimitOptions
+from executionkit.types import freeze_mapping, sealed
+
+if TYPE_CHECKING:
+    from executionkit.calls import ToolCall
+    from executionkit.tools.middleware._base import Middleware
+
+__all__ = (
+    "DEFAULT_PROCESSOR_TIMEOUT",
+    "ProcessorOptions",
+    "ToolPolicy",
+    "may_be_retried",
+    "tool_retry",
+)
+
+DEFAULT_PROCESSOR_TIMEOUT: Final = 10.0
+"""Seconds that one attempt of a tool may run."""
+
+
+def may_be_retried(exc: Exception) -> bool:
+    """The default for tools: whether trying again can help, judged by the type.
+
+    Errors of this library know it themselves. What a tool raises may be tried again.
+    """
+    return exc.retryable if isinstance(exc, ExecutionKitError) else True
+
+
+def tool_retry(config: RetryConfig) -> RetryConfig:
+    """`config` with the tools' own default in place of the models'."""
+    if config.retryable == RetryConfig.__dataclass_fields__["retryable"].default:
+        return replace(config, retryable=may_be_retried)
+    return config
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """Settings for a tool or for all tools that match a pattern; None = not set here."""
+
+    timeout: float | None = None
+    """Seconds that one attempt may run; `inf` = no limit."""
+
+    max_retries: int | None = None
+    """Attempts after the first; 0 = none. Setting it turns retries on."""
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            _check_seconds("timeout", self.timeout)
+        if self.max_retries is not None:
+            _check_count("max_retries", self.max_retries)
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorOptions:
+    """How calls are run. None = that layer does not exist."""
+
+    timeout: float | None = DEFAULT_PROCESSOR_TIMEOUT
+    max_concurrency: int | None = None
+    cache: CacheOptions | None = None
+    retry: RetryConfig | None = None
+    breaker: BreakerOptions | None = None
+    rate_limit: RateLimitOptions | None = None
+    bulkhead: BulkheadConfig | None = None
+    guards: tuple[Any, ...] = ()
+    middleware: tuple[Middleware, ...] = ()
+    policies: Mapping[str, ToolPolicy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            _check_seconds("default_timeout", self.timeout)
+        if self.max_concurrency is not None:
+            _check_count("max_concurrency", self.max_concurrency, least=1)
+        for name, policy in self.policies.items():
+            given: object = policy
+            if not isinstance(given, ToolPolicy):
+                msg = f"`policies[{name!r}]` must be a ToolPolicy, got {given!r}"
+                raise TypeError(msg)
+        object.__setattr__(self, "policies", freeze_mapping(self.policies))
+
+
+def cache_options(
+    enable: bool | None,  # noqa: FBT001 - called with names
+    ttl: float,
+    cache: Any,
+    key_fn: Callable[[ToolCall], object] | None,
+) -> CacheOptions | None:
+    """The cache's options; None when it is off.
+
+    Args:
+        enable: The switch; None = on when `cache` or `key_fn` is given.
+        ttl: Seconds that results live.
+        cache: A backend, or `CacheOptions` (they say everything themselves).
+        key_fn: Normalises a call's arguments for its key.
+    """
+    given = cache is not None or key_fn is not None
+    if not (given if enable is None else enable):
+        return None
+    if isinstance(cache, CacheOptions):
+        return cache
+    return CacheOptions(ttl=ttl, backend=cache, cache_key_fn=key_fn)
+
+
+def retry_options(
+    enable: bool | None,  # noqa: FBT001 - called with names
+    max_retries: int,
+    config: RetryConfig | None,
+    base_delay: float | None,
+) -> RetryConfig | None:
+    """How tools are retried; None when they are not."""
+    given: object = config
+    if given is not None and not isinstance(given, RetryConfig):
+        msg = f"`retry_config` must be a RetryConfig, got {given!r}"
+        raise TypeError(msg)
+    if not (config is not None if enable is None else enable):
+        return None
+    chosen = config or RetryConfig(max_retries=max_retries)
+    if base_delay is not None:
+        chosen = replace(chosen, base_delay=base_delay)
+    return tool_retry(chosen)
+
+
+def rate_options(
+    enable: bool | None,  # noqa: FBT001 - called with names
+    global_limit: int | None,
+    tool_limits: Mapping[str, tuple[int, float]] | None,
+) -> RateLimitOptions | None:
+    """The rate limits; None when they are off."""
+    given = global_limit is not None or bool(tool_limits)
+    if not (given if enable is None else enable):
+        return None
+    return RateLimitOptions(global_limit=global_limit, tool_limits=tool_limits or {})
+
+
+def breaker_options(
+    enable: bool | None,  # noqa: FBT001 - called with names
+    threshold: int,
+    reset_timeout: float,
+    config: Any,
+) -> BreakerOptions | None:
+    """The circuit breakers; None when they are off."""
+    if not (config is not None if enable is None else enable):
+        return None
+    if isinstance(config, BreakerOptions):
+        return config
+    if config is not None and not isinstance(config, BreakerConfig):
+        msg = (
+            "`circuit_breaker_config` must be a BreakerConfig or BreakerOptions, got "
+            f"{config!r}"
+        )
+        raise TypeError(msg)
+    default = config or BreakerConfig(
+        failure_threshold=threshold, reset_timeout=reset_timeout
+    )
+    return BreakerOptions(default=default)
+
+
+def bulkhead_options(
+    enable: bool | None,  # noqa: FBT001 - called with names
+    config: BulkheadConfig | None,
+) -> BulkheadConfig | None:
+    """The bulkhead's limits; None when it is off."""
+    given: object = config
+    if given is not None and not isinstance(given, BulkheadConfig):
+        msg = f"`bulkhead_config` must be a BulkheadConfig, got {given!r}"
+        raise TypeError(msg)
+    if not (config is not None if enable is None else enable):
+        return None
+    return config or BulkheadConfig()
+
+
+def as_tuple(name: str, items: Iterable[Any] | None) -> tuple[Any, ...]:
+    """`items` as a tuple; one alone is refused with a hint."""
+    if items is None:
+        return ()
+    if not isinstance(items, Iterable) or isinstance(items, (str, bytes)):
+        msg = f"`{name}` must be a list, got {items!r}"
+        raise TypeError(msg)
+    return tuple(items)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not good or math.isnan(value) or not value > 0:
+        msg = f"`{name}` must be > 0 seconds, or None; got {value!r}"
+        raise ValueError(msg)
+
+
+def _check_count(name: str, value: Any, least: int = 0) -> None:
+    if type(value) is not int or value < least:
+        msg = f"`{name}` must be an int >= {least}, or None; got {value!r}"
+        raise ValueError(msg)

@@ -1,0 +1,447 @@
+"""`ToolProcessor`: what a model said goes in, results come out."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Any, Self
+
+from executionkit._clock import get_clock
+from executionkit.calls import ReturnOrder, ToolCall, ToolResult
+from executionkit.context import ExecutionContext, get_current_context
+from executionkit.tools import _options as given
+from executionkit.tools._bulk import BatchProgress, counted, read_calls
+from executionkit.tools._core import Core
+from executionkit.tools._dry_run import DryRun, dry_run
+from executionkit.tools._runs import RunOptions, run_calls, stream_calls
+from executionkit.tools._stats import ProcessorStats, stats_of
+from executionkit.tools._trace import Tracer
+from executionkit.tools.decorators import get_default_registry
+from executionkit.tools.export import ToolNames, to_openai
+from executionkit.tools.parsing import (
+    DEFAULT_PARSERS,
+    parse_calls,
+    resolve_parsers,
+)
+
+if TYPE_CHECKING:
+    from executionkit._clock import Clock
+    from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
+    from executionkit.engine.retry import RetryConfig
+    from executionkit.observability import TraceCallback
+    from executionkit.tools._options import ToolPolicy
+    from executionkit.tools._runs import Override
+    from executionkit.tools.middleware import Middleware
+    from executionkit.tools.registry import ToolRegistry
+    from executionkit.tools.strategies import ExecutionStrategy
+
+__all__ = ("ToolProcessor",)
+
+
+class ToolProcessor:
+    """Finds the tool calls in what a model said and runs them.
+
+    All calls of a batch run at once, whatever layers are on. A failure is a result, and
+    only the caller's own cancellation is raised: then the tools are cancelled too, and
+    awaited (a second at most; one that does not end is left behind and counted).
+
+    Every layer is off unless it is asked for. A switch left at None is on when options
+    of its layer are given.
+
+    Args:
+        registry: The tools. None = the default registry, where `@tool` puts them.
+        strategy: Where tools run. None = in this process; closed with the processor.
+            One that is given stays open.
+        default_timeout: Seconds that one attempt may run, for tools and patterns that
+            say nothing else; the clock starts when the tool starts. None = no limit.
+        max_concurrency: Calls at once. None = no limit.
+        enable_caching: Keep results; default off. See `cache`.
+        cache_ttl: Seconds that results live.
+        enable_rate_limiting: Default off.
+        global_rate_limit: Starts of all tools together in any 60 seconds.
+        tool_rate_limits: (starts, seconds) by full name, bare name, or glob.
+        enable_retries: Default off. Only failures that trying again can help; what
+            writes is not repeated after it has begun, unless it is `idempotent`.
+        max_retries: Attempts after the first.
+        retry_config: How to retry; replaces `max_retries`.
+        enable_circuit_breaker: Default off. One circuit per tool.
+        circuit_breaker_threshold: Failures that open a circuit.
+        circuit_breaker_timeout: Seconds that it stays open.
+        parser_plugins: Names of parsers, or parsers. None = all that are built in.
+        bulkhead_config: Limits of calls at once.
+        enable_bulkhead: Default off.
+        retry_base_delay: Seconds: upper bound of the first pause between attempts.
+        circuit_breaker_config: A `BreakerConfig` or `BreakerOptions`; replaces the two
+            numbers above.
+        cache: Where results are kept (a `CacheBackend`), or `CacheOptions`.
+        cache_key_fn: Called with a call; what it returns stands for the arguments.
+        guards: Asked before and after each call, in order.
+        middleware: Layers of your own, around all others, outermost first.
+        policies: Time limits and retries by full name, bare name, or glob.
+        trace: Receives an event at the start and the end of each call.
+        show_arguments: Whether arguments are in these events, redacted.
+        clock: None = the clock of the current context.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is one setting
+        self,
+        registry: ToolRegistry | None = None,
+        strategy: ExecutionStrategy | None = None,
+        default_timeout: float | None = given.DEFAULT_PROCESSOR_TIMEOUT,
+        max_concurrency: int | None = None,
+        enable_caching: bool | None = None,  # noqa: FBT001
+        cache_ttl: float = 300,
+        enable_rate_limiting: bool | None = None,  # noqa: FBT001
+        global_rate_limit: int | None = None,
+        tool_rate_limits: Mapping[str, tuple[int, float]] | None = None,
+        enable_retries: bool | None = None,  # noqa: FBT001
+        max_retries: int = 3,
+        retry_config: RetryConfig | None = None,
+        enable_circuit_breaker: bool | None = None,  # noqa: FBT001
+        circuit_breaker_threshold: int = 5,
+        circuit_breaker_timeout: float = 60.0,
+        parser_plugins: Iterable[Any] | None = None,
+        bulkhead_config: BulkheadConfig | None = None,
+        enable_bulkhead: bool | None = None,  # noqa: FBT001
+        retry_base_delay: float | None = None,
+        *,
+        circuit_breaker_config: Any = None,
+        cache: Any = None,
+        cache_key_fn: Callable[[ToolCall], object] | None = None,
+        guards: Iterable[Any] | None = None,
+        middleware: Iterable[Middleware] | None = None,
+        policies: Mapping[str, ToolPolicy] | None = None,
+        trace: TraceCallback | None = None,
+        show_arguments: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._registry = registry
+        self._strategy = strategy
+        self._clock = clock or get_clock()
+        self._tracer = Tracer(trace, show_arguments=show_arguments)
+        self._core: Core | None = None
+        self._names: tuple[int, ToolNames] | None = None
+        self.parsers: tuple[Any, ...] = resolve_parsers(
+            DEFAULT_PARSERS
+            if parser_plugins is None
+            else given.as_tuple("parser_plugins", parser_plugins)
+        )
+        self.options: given.ProcessorOptions = given.ProcessorOptions(
+            timeout=default_timeout,
+            max_concurrency=max_concurrency,
+            cache=given.cache_options(enable_caching, cache_ttl, cache, cache_key_fn),
+            retry=given.retry_options(
+                enable_retries, max_retries, retry_config, retry_base_delay
+            ),
+            breaker=given.breaker_options(
+                enable_circuit_breaker,
+                circuit_breaker_threshold,
+                circuit_breaker_timeout,
+                circuit_breaker_config,
+            ),
+            rate_limit=given.rate_options(
+                enable_rate_limiting, global_rate_limit, tool_rate_limits
+            ),
+            bulkhead=given.bulkhead_options(enable_bulkhead, bulkhead_config),
+            guards=given.as_tuple("guards", guards),
+            middleware=given.as_tuple("middleware", middleware),
+            policies=policies or {},
+        )
+
+    # --- running --------------------------------------------------------------------
+    async def process(
+        self,
+        data: object,
+        timeout: float | None = None,
+        use_cache: bool = True,  # noqa: FBT001, FBT002 - the document's own order
+        request_id: str | None = None,
+        context: ExecutionContext | None = None,
+        return_order: ReturnOrder | str | None = None,
+    ) -> list[ToolResult]:
+        """Find the calls in `data` and run them.
+
+        Args:
+            data: Text, a dict, a list, calls, or a provider's response.
+            timeout: Seconds for each call as a whole: waiting, attempts and pauses.
+                None = no such limit; the limit of each attempt stands anyway.
+            use_cache: Whether results may come from the cache and be kept in it.
+            request_id: The id of the request, for the context that tools see.
+            context: The whole context; its deadline bounds everything.
+            return_order: `"completion"` (the default) or `"submission"`.
+
+        Returns:
+            One result for each call, also for calls that could not be read. Match them
+            by `call_id`.
+
+        Raises:
+            ValueError: When `return_order` or `timeout` is unknown.
+        """
+        parsed = parse_calls(data, parsers=self.parsers)
+        options = RunOptions(
+            timeout=_seconds(timeout),
+            use_cache=use_cache,
+            context=_context(context, request_id),
+            order=ReturnOrder(return_order or ReturnOrder.COMPLETION),
+        )
+        return await run_calls(self._ready().paths, parsed.entries, options)
+
+    async def process_text(
+        self,
+        text: str,
+        timeout: float | None = None,
+        use_cache: bool = True,  # noqa: FBT001, FBT002 - the document's own order
+        request_id: str | None = None,
+    ) -> list[ToolResult]:
+        """`process` for a text."""
+        return await self.process(text, timeout, use_cache, request_id)
+
+    async def execute(
+        self,
+        calls: Sequence[ToolCall],
+        timeout: float | None = None,
+        use_cache: bool = True,  # noqa: FBT001, FBT002 - the document's own order
+        *,
+        context: ExecutionContext | None = None,
+        return_order: ReturnOrder | str = ReturnOrder.COMPLETION,
+        overrides: Mapping[str, Override] | None = None,
+    ) -> list[ToolResult]:
+        """Run calls as they are; for the arguments see `process`.
+
+        Args:
+            calls: The calls.
+            timeout: Seconds for each call as a whole.
+            use_cache: Whether results may come from the cache and be kept in it.
+            context: The request's context.
+            return_order: `"completion"` or `"submission"`.
+            overrides: What is different for single calls, by call id.
+        """
+        options = RunOptions(
+            timeout=_seconds(timeout),
+            use_cache=use_cache,
+            context=context,
+            order=ReturnOrder(return_order),
+            overrides=overrides,
+        )
+        return await run_calls(self._ready().paths, calls, options)
+
+    async def astream(
+        self,
+        data: object,
+        timeout: float | None = None,
+        use_cache: bool = True,  # noqa: FBT001, FBT002 - the document's own order
+        request_id: str | None = None,
+        context: ExecutionContext | None = None,
+    ) -> AsyncGenerator[ToolResult]:
+        """Like `process`, and results come as they are there.
+
+        Items of streaming tools come one by one before, as results with `is_partial`.
+        Tools go on only as fast as results are taken. Leaving the loop, closing the
+        generator, or a timeout around it cancels what still runs.
+        """
+        parsed = parse_calls(data, parsers=self.parsers)
+        options = RunOptions(
+            timeout=_seconds(timeout),
+            use_cache=use_cache,
+            context=_context(context, request_id),
+        )
+        stream = stream_calls(self._ready().paths, parsed.entries, options)
+        try:
+            async for result in stream:
+                yield result
+        finally:
+            await stream.aclose()
+
+    async def process_batch(
+        self,
+        calls: Iterable[Any] | AsyncIterable[Any],
+        *,
+        max_in_flight: int = 64,
+        timeout: float | None = None,
+        use_cache: bool = True,
+        context: ExecutionContext | None = None,
+        on_progress: Callable[[BatchProgress], Awaitable[None] | None] | None = None,
+    ) -> AsyncGenerator[ToolResult]:
+        """Run any number of calls from a source, in bounded memory.
+
+        The source is read only as fast as calls end and results are taken.
+
+        Args:
+            calls: `ToolCall`s, dicts, or anything else that `process` reads as one or
+                more calls; an async source is fine.
+            max_in_flight: Calls at once.
+            timeout: Seconds for each call, from when it is taken from the source.
+            use_cache: Whether results may come from the cache and be kept in it.
+            context: The request's context.
+            on_progress: Called after each result.
+        """
+        options = RunOptions(
+            timeout=_seconds(timeout),
+            use_cache=use_cache,
+            context=context,
+            from_start=True,
+        )
+        core = self._ready()
+        source: Any = read_calls(calls, self.parsers)
+        limit = min(max_in_flight, core.paths.limit or max_in_flight)
+        stream = stream_calls(core.paths, source, options, limit)
+        counter = counted(stream, on_progress, self._clock)
+        try:
+            async for result in counter:
+                yield result
+        finally:
+            await counter.aclose()
+            await stream.aclose()
+
+    async def dry_run(
+        self, data: object, context: ExecutionContext | None = None
+    ) -> list[DryRun]:
+        """What would happen to the calls in `data`; nothing is run or counted."""
+        parsed = parse_calls(data, parsers=self.parsers)
+        return await dry_run(self._ready(), parsed, context)
+
+    # --- for react_loop -------------------------------------------------------------
+    async def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
+        """The tools on offer in OpenAI's function format."""
+        return to_openai(self.registry)
+
+    async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
+        """Run calls as a model named them; results in the order of the calls."""
+        names = self._wire_names()
+        meant = [_renamed(call, names.full_name(call.name)) for call in calls]
+        return await self.execute(meant, return_order=ReturnOrder.SUBMISSION)
+
+    # --- looking --------------------------------------------------------------------
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools."""
+        if self._registry is None:
+            self._registry = get_default_registry()
+        return self._registry
+
+    @property
+    def strategy(self) -> ExecutionStrategy:
+        """What runs tools."""
+        return self._ready().strategy
+
+    @property
+    def bulkhead(self) -> Bulkhead | None:
+        """The bulkhead; None when it is off."""
+        if self.options.bulkhead is None:
+            return None
+        return self._ready().bulkheads.bulkhead
+
+    @property
+    def executor(self) -> Self:
+        """The object that has `execute`: the processor itself."""
+        return self
+
+    async def list_tools(self) -> list[str]:
+        """The bare names of all tools, of all namespaces."""
+        return [record.name for record in self.registry.records()]
+
+    async def get_tool_count(self) -> int:
+        """How many tools there are."""
+        return len(await self.list_tools())
+
+    async def stats(self) -> ProcessorStats:
+        """What has happened and how things stand."""
+        return await stats_of(self._ready())
+
+    def describe(self, tool: str | None = None) -> dict[str, tuple[str, ...]]:
+        """The layers around each tool, outermost first, by full name.
+
+        Args:
+            tool: One tool's name. None = all tools.
+        """
+        core = self._ready()
+        if tool is not None:
+            path = core.paths.find(tool, "default")
+            return {path.record.full_name: path.layers}
+        records = self.registry.records()
+        return {item.full_name: core.build(item).layers for item in records}
+
+    # --- life -----------------------------------------------------------------------
+    async def initialize(self) -> None:
+        """Get ready; every other method does it by itself."""
+        self._ready()
+
+    async def close(self) -> None:
+        """Stop what runs and empty the cache; a later call begins anew.
+
+        The strategy is shut down when it is the processor's own. Idempotent.
+        """
+        core, self._core = self._core, None
+        if core is None:
+            return
+        if core.cache is not None:
+            await core.cache.backend.clear()
+        if self._strategy is None:
+            await core.strategy.shutdown()
+
+    async def __aenter__(self) -> Self:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    def _ready(self) -> Core:
+        core = self._core
+        if core is None:
+            strategy = self._strategy
+            if strategy is None:
+                from executionkit.tools.strategies.inprocess import InProcessStrategy
+
+                strategy = InProcessStrategy(
+                    self.registry,
+                    max_concurrency=self.options.max_concurrency,
+                    clock=self._clock,
+                )
+            core = self._core = Core(
+                self.registry, strategy, self.options, self._tracer, self._clock
+            )
+        return core
+
+    def _wire_names(self) -> ToolNames:
+        version = self.registry.version
+        if self._names is None or self._names[0] != version:
+            names = ToolNames.of(self.registry.records())
+            self._names = (version, names)
+        return self._names[1]
+
+
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    number: object = timeout
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        msg = f"`timeout` must be seconds or None, got {number!r}"
+        raise TypeError(msg)
+    if not timeout >= 0:
+        msg = f"`timeout` must be >= 0 seconds or None, got {timeout!r}"
+        raise ValueError(msg)
+    return timeout
+
+
+def _context(
+    context: ExecutionContext | None, request_id: str | None
+) -> ExecutionContext | None:
+    if context is not None or request_id is None:
+        return context
+    current = get_current_context()
+    if current is None:
+        return ExecutionContext(request_id=request_id)
+    return current.with_request_id(request_id)
+
+
+def _renamed(call: ToolCall, name: str) -> ToolCall:
+    if name == call.name:
+        return call
+    return ToolCall(call.id, name, call.arguments, idempotency_key=call.idempotency_key)
