@@ -1,0 +1,1 @@
+"""What the registry is made of: names, forms of tools, metadata, records."""
