@@ -117,51 +117,51 @@ class GreedyDagScheduler:
         """
         del context
         given = checked_calls(calls)
-        order, lengths = self._order(given)
-        ranked = [given[place] for place in order]
-        metadata = [call.metadata for call in ranked]
+        metadata = [call.metadata for call in given]
         limits = _used_limits(metadata, constraints.pool_limits)
-        graph = build_graph(ranked, limits, given)
+        graph = build_graph(given, limits)
+        lengths = self._lengths(metadata)
+        order = _by_rank(metadata, lengths)
         left = remaining_ms(constraints)
-        bounded = left is not None or constraints.max_cost is not None
-        admission = (
-            Admission(graph, ranked, lengths, constraints, self.skip_threshold_ratio)
-            if bounded
-            else None
-        )
+        admission = None
+        if left is not None or constraints.max_cost is not None:
+            ratio = self.skip_threshold_ratio
+            admission = Admission(graph, given, lengths, constraints, ratio)
         if limits or constraints.max_cost is not None:
-            lanes = Lanes(metadata, limits)
-            starts, stage_of = list_schedule(graph, lengths, lanes, admission)
+            lanes = Lanes([metadata[number] for number in order], limits)
+            starts, stage_of = list_schedule(graph, lengths, order, lanes, admission)
         else:
             starts, stage_of = start_when_ready(graph, lengths, admission)
-        reasons = admission.reasons(order) if admission else ()
+        reasons = admission.reasons() if admission else ()
         if reasons:
             lengths = [n if s >= 0 else 0 for n, s in zip(lengths, starts, strict=True)]
-        timeouts = call_timeouts(graph, ranked, lengths, starts, left)
-        stages = _named(ranked, stage_of)
+        stages = _named(given, order, stage_of)
         # A skipped call adds nothing: it starts at -1 and has no length.
-        total = max(map(add, starts, lengths), default=0)
+        total = max(0, max(map(add, starts, lengths), default=0))
         return ExecutionPlan(
             stages=stages,
-            per_call_timeout_ms=FrozenDict(timeouts),
-            per_call_max_retries=FrozenDict(_retries(ranked, starts)),
+            per_call_timeout_ms=FrozenDict(
+                call_timeouts(graph, given, lengths, starts, left)
+            ),
+            per_call_max_retries=FrozenDict(_retries(given, starts)),
             skip=tuple([reason.call_id for reason in reasons]),
             skip_reasons=reasons,
-            critical_path_ms=longest(graph, lengths) if limits else max(0, total),
-            estimated_total_ms=max(0, total),
+            critical_path_ms=longest(graph, lengths) if limits else total,
+            estimated_total_ms=total,
             pool_utilization=_utilization(metadata, stage_of, stages),
         )
 
-    def _order(self, calls: Sequence[ToolCallSpec]) -> tuple[Sequence[int], list[int]]:
-        """Places in `calls`, the best first (sorting is stable), and their estimates."""
+    def _lengths(self, metadata: Sequence[ToolMetadata]) -> list[int]:
         unknown = self.default_est_ms
-        lengths = [
-            unknown if (est := call.metadata.est_ms) is None else est for call in calls
-        ]
-        order = sorted(range(len(calls)), key=lengths.__getitem__)
-        priorities = [call.metadata.priority for call in calls]
-        order.sort(key=priorities.__getitem__, reverse=True)
-        return order, [lengths[place] for place in order]
+        return [unknown if meta.est_ms is None else meta.est_ms for meta in metadata]
+
+
+def _by_rank(metadata: Sequence[ToolMetadata], lengths: Sequence[int]) -> list[int]:
+    """Numbers of the calls, the best first (sorting is stable)."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    priorities = [meta.priority for meta in metadata]
+    order.sort(key=priorities.__getitem__, reverse=True)
+    return order
 
 
 def _used_limits(
@@ -173,12 +173,13 @@ def _used_limits(
 
 
 def _named(
-    calls: Sequence[ToolCallSpec], stage_of: Sequence[int]
+    calls: Sequence[ToolCallSpec], order: Sequence[int], stage_of: Sequence[int]
 ) -> tuple[tuple[str, ...], ...]:
     stages: list[list[str]] = [[] for _ in range(max(stage_of, default=-1) + 1)]
-    for call, stage in zip(calls, stage_of, strict=True):
+    for number in order:
+        stage = stage_of[number]
         if stage >= 0:
-            stages[stage].append(call.call_id)
+            stages[stage].append(calls[number].call_id)
     return tuple([tuple(stage) for stage in stages])
 
 

@@ -68,32 +68,33 @@ class Admission:
         if self._budget is not None:
             required = [c.metadata for c in calls if c.metadata.priority > 0]
             self._reserved = math.fsum([meta.cost or 0 for meta in required])
-        left = remaining_ms(constraints)
         self._latest: int | None = None
         self._crowded: Sequence[int] | None = None
-        if left is not None:
-            # With no time left not even a call of 0 ms is in time.
-            self._latest = math.floor(left * ratio + _ROUNDING) if left else -1
-            if constraints.pool_limits:
-                limits = constraints.pool_limits
+        left = remaining_ms(constraints)
+        # With no time left not even a call of 0 ms is in time.
+        latest = -1 if not left else math.floor(left * ratio + _ROUNDING)
+        if left is not None and (latest < 0 or _work(calls, lengths) > latest):
+            self._latest = latest
+            limits = constraints.pool_limits
+            if limits:
                 self._crowded = crowded_starts(graph, calls, lengths, limits, ratio)
 
-    def __call__(self, rank: int, start: int, /) -> bool:
-        meta = self._calls[rank].metadata
+    def __call__(self, number: int, start: int, /) -> bool:
+        meta = self._calls[number].metadata
         if self._latest is not None and meta.priority <= 0:
             if self._crowded is not None:
-                start = max(start, self._crowded[rank])
-            end = start + self._lengths[rank]
+                start = max(start, self._crowded[number])
+            end = start + self._lengths[number]
             if end > self._latest:
                 why = f"would end after {end} ms; optional calls have {self._latest} ms"
-                self._skip(rank, SkipCause.DEADLINE_EXCEEDED, why)
+                self._skip(number, SkipCause.DEADLINE_EXCEEDED, why)
                 return False
         if self._budget is not None and meta.cost:
-            return self._charge(rank, meta.cost, self._budget)
+            return self._charge(number, meta.cost, self._budget)
         return True
 
-    def _charge(self, rank: int, cost: float, budget: float) -> bool:
-        if self._calls[rank].metadata.priority > 0:
+    def _charge(self, number: int, cost: float, budget: float) -> bool:
+        if self._calls[number].metadata.priority > 0:
             self._reserved -= cost
             taken = self._spent
         else:
@@ -102,16 +103,16 @@ class Admission:
             self._spent += cost
             return True
         # Given back: `_skip` takes it away for each call that it leaves out.
-        if self._calls[rank].metadata.priority > 0:
+        if self._calls[number].metadata.priority > 0:
             self._reserved += cost
         why = f"costs {cost:g}; {max(0.0, budget - taken):g} of {budget:g} is left"
-        self._skip(rank, SkipCause.COST_EXCEEDED, why)
+        self._skip(number, SkipCause.COST_EXCEEDED, why)
         return False
 
-    def _skip(self, rank: int, cause: SkipCause, why: str) -> None:
+    def _skip(self, number: int, cause: SkipCause, why: str) -> None:
         causes = self.causes
-        causes[rank] = cause, why
-        todo = [rank]
+        causes[number] = cause, why
+        todo = [number]
         while todo:
             node = todo.pop()
             meta = self._calls[node].metadata
@@ -123,14 +124,21 @@ class Admission:
                     causes[child] = SkipCause.DEPENDENCY_SKIPPED, needs
                     todo.append(child)
 
-    def reasons(self, order: Sequence[int]) -> tuple[SkipReason, ...]:
-        """Why calls are skipped, as submitted (`order`: rank to place)."""
+    def reasons(self) -> tuple[SkipReason, ...]:
+        """Why calls are skipped, in the order in which they were given."""
         return tuple(
             [
-                SkipReason(self._calls[rank].call_id, *self.causes[rank])
-                for rank in sorted(self.causes, key=order.__getitem__)
+                SkipReason(self._calls[number].call_id, *self.causes[number])
+                for number in sorted(self.causes)
             ]
         )
+
+
+def _work(calls: Sequence[ToolCallSpec], lengths: Sequence[int]) -> int:
+    """Milliseconds when nothing runs beside anything: no call can end later."""
+    return sum(
+        [n * call.metadata.weight for n, call in zip(lengths, calls, strict=True)]
+    )
 
 
 def crowded_starts(
@@ -149,24 +157,28 @@ def crowded_starts(
     """
     starts = [0] * len(calls)
     index = graph.index
-    for rank in graph.order:
-        parents = [index[name] for name in calls[rank].depends_on]
-        if not parents:
+    for number in graph.order:
+        names = calls[number].depends_on
+        if not names:
             continue
-        begin = max([starts[parent] + lengths[parent] for parent in parents])
-        if len(parents) > 1:
-            crowds: dict[str, list[int]] = {}
-            for parent in parents:
-                pool = calls[parent].metadata.pool
-                if pool in limits:
-                    crowds.setdefault(pool, []).append(parent)
-            for pool, crowd in crowds.items():
+        begin = 0
+        crowds: dict[str, list[int]] = {}
+        for name in names:
+            parent = index[name]
+            end = starts[parent] + lengths[parent]
+            if end > begin:
+                begin = end
+            pool = calls[parent].metadata.pool
+            if pool in limits:
+                crowds.setdefault(pool, []).append(parent)
+        for pool, crowd in crowds.items():
+            if len(crowd) > 1:
                 weights = [calls[parent].metadata.weight for parent in crowd]
-                slots = max(int(limits[pool] * ratio + _ROUNDING), *weights, 1)
+                slots = max(int(limits[pool] * ratio + _ROUNDING), *weights)
                 work = sum(
                     [lengths[p] * w for p, w in zip(crowd, weights, strict=True)]
                 )
                 first = min([starts[parent] for parent in crowd])
                 begin = max(begin, first - (-work // slots))
-        starts[rank] = begin
+        starts[number] = begin
     return starts

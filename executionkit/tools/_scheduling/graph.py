@@ -72,17 +72,8 @@ def checked_calls(calls: Sequence[ToolCallSpec]) -> tuple[ToolCallSpec, ...]:
     return given
 
 
-def build_graph(
-    calls: Sequence[ToolCallSpec],
-    limits: Mapping[str, int],
-    as_given: Sequence[ToolCallSpec] | None = None,
-) -> Graph:
+def build_graph(calls: Sequence[ToolCallSpec], limits: Mapping[str, int]) -> Graph:
     """The graph of `calls`, in O(calls + dependencies).
-
-    Args:
-        calls: The calls, in the order that their numbers shall have.
-        limits: Pool to slots.
-        as_given: The same calls in the order in which an error shall list them.
 
     Raises:
         PlanError: Ids given twice, unknown ids, cycles, calls heavier than their pool.
@@ -94,7 +85,7 @@ def build_graph(
     waiting = _link(calls, index, children) if sound else []
     order = _topological(children, waiting)
     if len(order) < len(calls):
-        raise _refusal(calls if as_given is None else as_given, limits)
+        raise _refusal(calls, limits)
     return Graph(index, children, waiting, order)
 
 

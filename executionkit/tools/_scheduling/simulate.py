@@ -17,7 +17,7 @@ __all__ = ("Admits", "Schedule", "list_schedule", "start_when_ready")
 class Admits(Protocol):
     """Decides, at its estimated start, whether a call is part of the plan."""
 
-    def __call__(self, rank: int, start: int, /) -> bool: ...
+    def __call__(self, number: int, start: int, /) -> bool: ...
 
 
 class Schedule(NamedTuple):
@@ -28,55 +28,69 @@ class Schedule(NamedTuple):
 
 
 def list_schedule(
-    graph: Graph, lengths: Sequence[int], lanes: Lanes, admits: Admits | None
+    graph: Graph,
+    lengths: Sequence[int],
+    order: Sequence[int],
+    lanes: Lanes,
+    admits: Admits | None,
 ) -> Schedule:
     """Each call starts as soon as its dependencies and its pool allow.
 
-    The calls of `graph` stand in order of rank. All that ends at one moment is over
-    before anything starts at that moment.
+    `order` has the numbers of the calls by rank, the best first; `lanes` knows ranks.
+    All that ends at one moment is over before anything starts at that moment.
     """
     count = len(lengths)
     children = graph.children
     waiting = graph.waiting.copy()
     starts = [-1] * count
+    rank_of = _inverse(order)
     started: list[int] = []
-    running: list[int] = []  # end * count + rank: one number instead of a pair
+    running: list[int] = []  # end * count + number: one number instead of a pair
     add, take, release = lanes.add, lanes.take, lanes.release
     now = 0
-    for rank, need in enumerate(waiting):
-        if not need:
-            add(rank)
+    for number in [number for number in graph.order if not waiting[number]]:
+        add(rank_of[number])
     while True:
         while (rank := take()) >= 0:
-            if admits is None or admits(rank, now):
-                starts[rank] = now
-                started.append(rank)
-                heappush(running, (now + lengths[rank]) * count + rank)
+            number = order[rank]
+            if admits is None or admits(number, now):
+                starts[number] = now
+                started.append(number)
+                heappush(running, (now + lengths[number]) * count + number)
             else:
                 release(rank)
         if not running:
-            return Schedule(starts, _pack(graph, started, lanes))
+            return Schedule(starts, _pack(graph, started, rank_of, lanes))
         now = running[0] // count
         after = (now + 1) * count
         while running and running[0] < after:
-            rank = heappop(running) % count
-            release(rank)
-            for child in children[rank]:
-                waiting[child] -= 1
-                if not waiting[child]:
-                    add(child)
+            number = heappop(running) % count
+            release(rank_of[number])
+            for child in children[number]:
+                left = waiting[child] = waiting[child] - 1
+                if not left:
+                    add(rank_of[child])
 
 
-def _pack(graph: Graph, started: Sequence[int], lanes: Lanes) -> list[int]:
+def _inverse(order: Sequence[int]) -> list[int]:
+    rank_of = [0] * len(order)
+    for rank, number in enumerate(order):
+        rank_of[number] = rank
+    return rank_of
+
+
+def _pack(
+    graph: Graph, started: Sequence[int], rank_of: Sequence[int], lanes: Lanes
+) -> list[int]:
     """Each call in the first stage behind its dependencies where its pool has room."""
     children = graph.children
-    count = len(graph.waiting)
+    count = len(rank_of)
     earliest = [0] * count
     stages = [-1] * count
     place = lanes.first_fit()
-    for rank in started:
-        stage = stages[rank] = place(rank, earliest[rank])
-        for child in children[rank]:
+    for number in started:
+        stage = stages[number] = place(rank_of[number], earliest[number])
+        for child in children[number]:
             if earliest[child] <= stage:
                 earliest[child] = stage + 1
     return stages
@@ -89,17 +103,17 @@ def start_when_ready(
     children = graph.children
     starts = [0] * len(lengths)
     stages = [0] * len(lengths)
-    for rank in graph.order:
-        start = starts[rank]
-        if admits is not None and (start < 0 or not admits(rank, start)):
+    for number in graph.order:
+        start = starts[number]
+        if admits is not None and (start < 0 or not admits(number, start)):
             # -1 is final: what needs a call that is left out is left out too.
-            starts[rank] = stages[rank] = -1
-            for child in children[rank]:
+            starts[number] = stages[number] = -1
+            for child in children[number]:
                 starts[child] = -1
             continue
-        end = start + lengths[rank]
-        behind = stages[rank] + 1
-        for child in children[rank]:
+        end = start + lengths[number]
+        behind = stages[number] + 1
+        for child in children[number]:
             if 0 <= starts[child] < end:
                 starts[child] = end
             if stages[child] < behind:

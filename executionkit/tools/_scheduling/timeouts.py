@@ -30,20 +30,20 @@ def call_timeouts(
     longest chain of them fits; where it does not, the estimates share the time, and an
     own timeout can only shorten. The least timeout is 1 ms, and 0 when no time is left.
     """
-    alive = [rank for rank, start in enumerate(starts) if start >= 0]
+    alive = [number for number, start in enumerate(starts) if start >= 0]
     wishes = [call.timeout_ms for call in calls]
     if remaining is None:
         return {
-            calls[rank].call_id: wish
-            for rank in alive
-            if (wish := wishes[rank]) is not None
+            calls[number].call_id: wish
+            for number in alive
+            if (wish := wishes[number]) is not None
         }
     shares = _shares(graph, lengths, wishes, starts, remaining) if remaining else starts
     timeouts: dict[str, int] = {}
-    for rank in alive:
-        share = shares[rank] if remaining else 0
-        wish = wishes[rank]
-        timeouts[calls[rank].call_id] = share if wish is None else min(wish, share)
+    for number in alive:
+        share = shares[number] if remaining else 0
+        wish = wishes[number]
+        timeouts[calls[number].call_id] = share if wish is None else min(wish, share)
     return timeouts
 
 
