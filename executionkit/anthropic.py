@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit._endpoint import (
@@ -13,8 +13,10 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    check_defaults,
     checked_headers,
     checked_key,
+    environment_settings,
     make_endpoint,
     refuse_streaming,
 )
@@ -35,6 +37,11 @@ ANTHROPIC_VERSION: Final = "2023-06-01"
 """The version of the API that requests ask for."""
 
 _PATH: Final = "/v1/messages"
+_ENVIRONMENT: Final = {
+    "model": "ANTHROPIC_MODEL",
+    "api_key": "ANTHROPIC_API_KEY",
+    "base_url": "ANTHROPIC_BASE_URL",
+}
 
 
 @sealed
@@ -61,7 +68,7 @@ class AnthropicProvider(ProviderBase):
     For connections, closing, limits and `OMIT` see `Provider`.
 
     Raises:
-        ValueError: When a setting cannot be used.
+        TypeError, ValueError: When a setting cannot be used.
     """
 
     model: str
@@ -109,6 +116,7 @@ class AnthropicProvider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
+        check_defaults(self.default_temperature, self.default_max_tokens, needed=True)
         headers = checked_headers(self.headers)
         put(self, "headers", headers)
         options = Options(
@@ -124,6 +132,26 @@ class AnthropicProvider(ProviderBase):
             own["x-api-key"] = self.api_key
         path = _path_for(self.base_url)
         put(self, "_endpoint", make_endpoint(self.base_url, path, own, options))
+
+    @classmethod
+    def from_env(
+        cls, *, environ: Mapping[str, str] | None = None, **settings: Any
+    ) -> Self:
+        """The provider that the environment describes.
+
+        Reads `ANTHROPIC_MODEL` and, if set, `ANTHROPIC_API_KEY` and
+        `ANTHROPIC_BASE_URL`.
+
+        Args:
+            environ: Where to look. None = the environment of the process.
+            settings: Any other setting; they win.
+
+        Raises:
+            ValueError: When no model is named.
+        """
+        may_miss = {"api_key", "base_url", *settings}
+        found: dict[str, Any] = environment_settings(_ENVIRONMENT, may_miss, environ)
+        return cls(**{**found, **settings})
 
     @property
     def supports_response_format(self) -> Literal[True]:

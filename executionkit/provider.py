@@ -7,7 +7,6 @@ of what comes back (`LLMResponse`); the errors are re-exported.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
@@ -19,8 +18,10 @@ from executionkit._endpoint import (
     Options,
     ProviderBase,
     TextStream,
+    check_defaults,
     checked_headers,
     checked_key,
+    environment_settings,
     make_endpoint,
     refuse_streaming,
 )
@@ -108,32 +109,6 @@ _ENVIRONMENT: Final = {
 }
 
 
-def _environment_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base_url`, `model` and, if set, `api_key` from `EXECUTIONKIT_*` variables.
-
-    Args:
-        environ: Where to look. None = the environment of the process.
-
-    Raises:
-        ValueError: Naming the variables that are missing.
-    """
-    given = os.environ if environ is None else environ
-    found = {
-        name: value
-        for name, variable in _ENVIRONMENT.items()
-        if (value := given.get(variable, "").strip())
-    }
-    missing = [
-        variable
-        for name, variable in _ENVIRONMENT.items()
-        if name not in found and name != "api_key"
-    ]
-    if missing:
-        msg = f"set {' and '.join(f'`{name}`' for name in missing)} in the environment"
-        raise ValueError(msg)
-    return found
-
-
 @sealed
 @dataclass(frozen=True, slots=True, repr=False)
 class Provider(ProviderBase):
@@ -206,6 +181,7 @@ class Provider(ProviderBase):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "api_key", checked_key(self.base_url, self.model, self.api_key))
+        check_defaults(self.default_temperature, self.default_max_tokens)
         headers = checked_headers(self.headers)
         put(self, "headers", headers)
         options = Options(
@@ -235,8 +211,9 @@ class Provider(ProviderBase):
         Raises:
             ValueError: Naming the variables that are missing.
         """
-        given: dict[str, Any] = {**_environment_settings(environ), **settings}
-        return cls(**given)
+        may_miss = {"api_key", *settings}
+        found: dict[str, Any] = environment_settings(_ENVIRONMENT, may_miss, environ)
+        return cls(**{**found, **settings})
 
     def __repr__(self) -> str:
         key = "***" if self.api_key else ""

@@ -583,3 +583,9 @@ class TestWithoutThePackage:
 
 async def _close(items: AsyncGenerator[int]) -> None:
     await items.aclose()
+
+
+@pytest.mark.parametrize("path", [3, None, b"x", ["x"]])
+def test_a_sink_without_a_path_is_refused_with_the_name(path: Any) -> None:
+    with pytest.raises(TypeError, match="`path` must be a str or a path"):
+        JsonlTraceSink(path)

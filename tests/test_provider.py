@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from executionkit import AnthropicProvider
 from executionkit._http import open_transport
 from executionkit._llm import LLMProvider, StreamingProvider, ToolCallingProvider
 from executionkit.errors import (
@@ -169,6 +170,23 @@ class TestValue:
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
         assert Provider.from_env().api_key == KEY
+        given = Provider.from_env(environ={}, base_url="http://h", model="m")
+        assert given == Provider("http://h", "m")
+
+    def test_the_environment_can_describe_claude(self, monkeypatch: Any) -> None:
+        environ = {"ANTHROPIC_MODEL": "claude", "ANTHROPIC_API_KEY": KEY}
+        provider = AnthropicProvider.from_env(environ=environ, timeout=3)
+        assert provider == AnthropicProvider("claude", KEY, timeout=3)
+        elsewhere = {**environ, "ANTHROPIC_BASE_URL": "http://h.example"}
+        assert AnthropicProvider.from_env(environ=elsewhere).base_url == (
+            "http://h.example"
+        )
+        with pytest.raises(ValueError, match="set `ANTHROPIC_MODEL`"):
+            AnthropicProvider.from_env(environ={})
+        assert AnthropicProvider.from_env(environ={}, model="m").model == "m"
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        assert AnthropicProvider.from_env().api_key == KEY
 
 
 class TestRequest:
@@ -274,6 +292,48 @@ class TestRequest:
 
 
 class TestFailures:
+    async def test_a_huge_error_page_does_not_hide_the_status(
+        self, transport: str
+    ) -> None:
+        page = Reply(
+            500, {"content-type": "text/html"}, b"<p>down</p>" + b" " * 200_000
+        )
+        small = open_transport(transport, max_response_bytes=1_000)
+        async with ScriptedServer([page, json_reply({"error": "x"})]) as server:
+            provider = Provider(server.url, "m", transport=small)
+            with pytest.raises(ProviderError, match="HTTP 500") as caught:
+                await provider.complete(USER)
+            await small.aclose()
+        assert type(caught.value) is ProviderError
+
+    @pytest.mark.parametrize(
+        ("settings", "kind", "words"),
+        [
+            ({"default_temperature": "hot"}, TypeError, "`default_temperature`"),
+            ({"default_temperature": True}, TypeError, "`default_temperature`"),
+            ({"default_temperature": float("nan")}, ValueError, "must be finite"),
+            ({"default_max_tokens": 1.5}, TypeError, "`default_max_tokens`"),
+            ({"default_max_tokens": "9"}, TypeError, "`default_max_tokens`"),
+            ({"default_max_tokens": 0}, ValueError, "`default_max_tokens`"),
+            ({"timeout": "9"}, TypeError, "`timeout`"),
+            ({"max_connections": 1.5}, TypeError, "`max_connections`"),
+        ],
+    )
+    def test_a_default_that_is_no_number_is_refused_at_once(
+        self, settings: dict[str, Any], kind: type[Exception], words: str
+    ) -> None:
+        for make in (
+            lambda: Provider("http://h.example", "m", **settings),
+            lambda: AnthropicProvider("m", **settings),
+        ):
+            with pytest.raises(kind, match=words):
+                make()
+
+    def test_only_one_api_can_do_without_a_number_of_tokens(self) -> None:
+        assert Provider("http://h", "m", default_max_tokens=None) is not None
+        with pytest.raises(TypeError, match="must be an int; got None"):
+            AnthropicProvider("m", default_max_tokens=None)  # type: ignore[arg-type]
+
     @pytest.mark.req("D-12", "HT-12")
     @pytest.mark.parametrize(
         ("reply", "kind", "why"),

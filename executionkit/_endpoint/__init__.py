@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from executionkit._endpoint.base import (
     ProviderBase,
+    check_defaults,
     checked_headers,
     checked_key,
+    environment_settings,
     refuse_streaming,
 )
 from executionkit._endpoint.requests import Endpoint, Options, make_endpoint
@@ -20,8 +22,10 @@ __all__ = (
     "Options",
     "ProviderBase",
     "TextStream",
+    "check_defaults",
     "checked_headers",
     "checked_key",
+    "environment_settings",
     "make_endpoint",
     "refuse_streaming",
 )

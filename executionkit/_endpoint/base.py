@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 from executionkit._arguments import shown
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = (
     "ProviderBase",
+    "check_defaults",
     "checked_headers",
     "checked_key",
+    "environment_settings",
     "record_usage",
     "refuse_streaming",
 )
@@ -76,6 +80,73 @@ def checked_key(base_url: object, model: object, api_key: object) -> str:
         )
         raise TypeError(msg)
     return api_key.strip()
+
+
+def check_defaults(
+    temperature: object, max_tokens: object, *, needed: bool = False
+) -> None:
+    """Refuse a default that no request can carry; None = not sent.
+
+    Args:
+        temperature: A number.
+        max_tokens: An integer of at least 1.
+        needed: Whether `max_tokens` must be given.
+
+    Raises:
+        TypeError: When one is no number.
+        ValueError: When it is not finite, or too small.
+    """
+    if temperature is not None:
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+            msg = (
+                "`default_temperature` must be a number, or None (not sent); got "
+                f"{shown(temperature)}"
+            )
+            raise TypeError(msg)
+        if not isfinite(temperature):
+            msg = f"`default_temperature` must be finite, got {temperature}"
+            raise ValueError(msg)
+    if max_tokens is None and not needed:
+        return
+    if type(max_tokens) is not int:
+        words = "an int" if needed else "an int, or None (not sent)"
+        msg = f"`default_max_tokens` must be {words}; got {shown(max_tokens)}"
+        raise TypeError(msg)
+    if max_tokens < 1:
+        msg = f"`default_max_tokens` must be >= 1, got {max_tokens}"
+        raise ValueError(msg)
+
+
+def environment_settings(
+    variables: Mapping[str, str],
+    may_miss: Collection[str],
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The settings of a provider that environment variables hold.
+
+    Args:
+        variables: Setting -> variable. Blank ones count as not set.
+        may_miss: Settings that need not be there.
+        environ: Where to look. None = the environment of the process.
+
+    Raises:
+        ValueError: Naming the variables that are missing.
+    """
+    given = os.environ if environ is None else environ
+    found = {
+        name: value
+        for name, variable in variables.items()
+        if (value := given.get(variable, "").strip())
+    }
+    missing = [
+        variable
+        for name, variable in variables.items()
+        if name not in found and name not in may_miss
+    ]
+    if missing:
+        msg = f"set {' and '.join(f'`{name}`' for name in missing)} in the environment"
+        raise ValueError(msg)
+    return found
 
 
 def record_usage(span: Span, model: str, response: LLMResponse) -> None:

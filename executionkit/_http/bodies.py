@@ -185,18 +185,22 @@ class Reader:
         self._inflate = _inflate_for(raw.headers)
 
     async def read_all(self, cap: int) -> bytes:
-        """The whole body.
+        """The whole body. Of a page that explains a failure, its first `cap` bytes do.
 
         Raises:
-            BodyTooLargeError: It is larger than `cap` bytes, decompressed.
+            BodyTooLargeError: It is larger than `cap` bytes, decompressed, and the
+                status is one of success.
         """
         parts: list[bytes] = []
         size = 0
         while data := await self.next():
             size += len(data)
-            if size > cap:
-                raise BodyTooLargeError(cap)
             parts.append(data)
+            if size > cap:
+                if 200 <= self.status < 300:
+                    raise BodyTooLargeError(cap)
+                await self.abort()
+                return b"".join(parts)[:cap]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def next(self) -> bytes:

@@ -10,7 +10,7 @@ and the error carries the hint.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -165,7 +165,11 @@ class RetryConfig:
 def _checked_kinds(kinds: Any) -> Any:
     if callable(kinds) and not isinstance(kinds, type):
         return kinds
-    chosen = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+    chosen: Any = (kinds,) if isinstance(kinds, type) else kinds
+    if not isinstance(chosen, Iterable) or isinstance(chosen, (str, bytes)):
+        msg = f"`retryable` must be exception types or a predicate, got {kinds!r}"
+        raise TypeError(msg)
+    chosen = tuple(chosen)
     for kind in chosen:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             msg = f"`retryable` must hold exception types, got {kind!r}"

@@ -74,6 +74,10 @@ class JsonlTraceSink:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        given: object = path
+        if not isinstance(given, (str, os.PathLike)):
+            msg = f"`path` must be a str or a path, got {type(given).__name__}"
+            raise TypeError(msg)
         self._path = os.fspath(path)
         self._lock = threading.Lock()
         self._file: int | None = None

@@ -156,16 +156,23 @@ class HistoryWindow:
             outcome: Any = summarizer(batch)
             if inspect.isawaitable(outcome):
                 outcome = await outcome
-            if isinstance(outcome, tuple):
-                outcome, usage = outcome
-                self._asker.tracker.add_usage(usage)
-            if not isinstance(outcome, str):
-                msg = (
-                    "a summarizer must return a text, or a text and a TokenUsage, got "
-                    f"{type(outcome).__name__}"
-                )
-                raise TypeError(msg)
-            return outcome
+            text, usage = _text_and_usage(outcome)
+            self._asker.tracker.add_usage(usage)
+            return text
+
+
+def _text_and_usage(outcome: Any) -> tuple[str, TokenUsage]:
+    """What a summarizer returned, checked before anything is booked."""
+    text, usage = outcome, TokenUsage()
+    if isinstance(outcome, tuple) and len(outcome) == 2:
+        text, usage = outcome
+    if isinstance(text, str) and isinstance(usage, TokenUsage):
+        return text, usage
+    got = type(outcome).__name__
+    if isinstance(outcome, tuple):
+        got = f"({', '.join(type(item).__name__ for item in outcome)})"
+    msg = f"a summarizer must return a text, or a text and a TokenUsage, got {got}"
+    raise TypeError(msg)
 
 
 def _is_question(message: Message) -> bool:

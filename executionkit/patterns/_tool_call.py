@@ -15,6 +15,7 @@ from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
 from executionkit.context import remaining_deadline
 from executionkit.errors import ErrorCode, ToolExecutionError, ToolTimeoutError
 from executionkit.observability import tool_span
+from executionkit.patterns._failures import first_of_group
 from executionkit.patterns._generators import Progress, ProgressCallback
 from executionkit.types import thaw
 
@@ -159,6 +160,12 @@ class ToolRun:
             return self._failure(exc)
         except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
             return self._failure(exc)
+        except BaseExceptionGroup as group:
+            failure = first_of_group(group)
+            if isinstance(failure, asyncio.CancelledError) and not self._stopped:
+                return self._failure(failure)
+        # An exit that was asked for leaves by itself, as if it had been raised alone.
+        raise failure
 
     def _leave(self) -> None:
         """Nobody waits for the function any more; it may still run in its thread."""

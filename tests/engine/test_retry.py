@@ -1057,3 +1057,10 @@ class TestWhyThereWasNoOtherAttempt:
         with pytest.raises(PermanentError) as caught:
             await run_with_retry(Script(PermanentError("HTTP 401")), RetryConfig())
         assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.req("retry.config")
+@pytest.mark.parametrize("kinds", [3, "ValueError", b"x", [3], ["ValueError"], None])
+def test_what_names_no_failures_is_refused_with_its_name(kinds: Any) -> None:
+    with pytest.raises(TypeError, match="`retryable` must"):
+        RetryConfig(retryable=kinds)

@@ -501,7 +501,8 @@ class TestTheSummary:
             return answer
 
         replies = [tool_call_reply(("t", {"n": n})) for n in range(3)]
-        with pytest.raises(EvaluatorError, match="summarizer failed") as caught:
+        words = "a summarizer must return a text, or a text and a TokenUsage, got "
+        with pytest.raises(EvaluatorError, match=words) as caught:
             await react_loop(
                 ScriptedProvider(replies),
                 "q",

@@ -338,3 +338,36 @@ async def test_a_cancelled_stream_is_closed_and_paid_for(
         return Stream().reading()
 
     assert await everywhere(make, again_after=again_after) > 10
+
+
+@pytest.mark.req("react.tool-groups")
+@pytest.mark.parametrize("leaf", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_an_exit_inside_a_group_leaves_alone(
+    leaf: type[BaseException], threaded: bool
+) -> None:
+    def stop() -> str:
+        msg = "several"
+        raise BaseExceptionGroup(msg, [ValueError("x"), leaf()])
+
+    async def stop_later() -> str:
+        return stop()
+
+    work = Tool("stop", "Stops", {"type": "object"}, stop if threaded else stop_later)
+    provider = ScriptedProvider([tool_call_reply(("stop", {})), "never"])
+    with pytest.raises(leaf) as caught:
+        asyncio.run(react_loop(provider, "q", [work]))
+    assert type(caught.value) is leaf
+    assert "also: ValueError: x" in caught.value.__notes__
+
+
+@pytest.mark.req("react.tool-groups")
+async def test_a_cancellation_inside_a_group_is_the_tools_own_failure() -> None:
+    async def stop() -> str:
+        msg = "several"
+        raise BaseExceptionGroup(msg, [asyncio.CancelledError()])
+
+    provider = ScriptedProvider([tool_call_reply(("stop", {})), "done"])
+    work = Tool("stop", "Stops", {"type": "object"}, stop)
+    result = await react_loop(provider, "q", [work])
+    assert result.value == "done"
