@@ -16,6 +16,8 @@ from executionkit._frozen import FrozenDict, FrozenList, freeze, thaw
 from executionkit.backends._protocols import MISS, CacheEntry, CacheStats, Missing
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from executionkit._clock import Clock
 
 __all__ = ("InMemoryCache", "MemoryBackend", "own")
@@ -24,8 +26,8 @@ _ATOMS: Final = frozenset(
     {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta}
 )
 _SEQUENCES: Final = frozenset({FrozenList, tuple, frozenset})
-_SWEPT_PER_SET: Final = 2
-_COUNTED: Final[tuple[str, ...]] = ("sets", "invalidations", "expirations", "evictions")
+_SWEEP_EVERY: Final = 16
+_COUNTED: Final[tuple[str, ...]] = ("invalidations", "expirations", "evictions")
 
 
 class _Copied(CacheEntry):
@@ -44,8 +46,12 @@ def _is_fixed(value: Any) -> bool:
     if kind in _ATOMS:
         return True
     if kind is FrozenDict:
-        return all(map(_is_fixed, value)) and all(map(_is_fixed, value.values()))
-    return kind in _SEQUENCES and all(map(_is_fixed, value))
+        return _are_fixed(value) and _are_fixed(value.values())
+    return kind in _SEQUENCES and _are_fixed(value)
+
+
+def _are_fixed(values: Collection[Any]) -> bool:
+    return _ATOMS.issuperset(map(type, values)) or all(map(_is_fixed, values))
 
 
 def _copy(value: Any) -> Any:
@@ -124,6 +130,7 @@ class InMemoryCache:
         "default_ttl",
         "hits",
         "misses",
+        "sets",
     )
 
     def __init__(
@@ -147,6 +154,8 @@ class InMemoryCache:
         """Lookups that found something."""
         self.misses: int = 0
         """Lookups that found nothing."""
+        self.sets: int = 0
+        """Values that were kept."""
         self._counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
 
     def __len__(self) -> int:
@@ -186,10 +195,12 @@ class InMemoryCache:
         if key in entries:
             entries.move_to_end(key)
         entries[key] = entry
-        self._counts["sets"] += 1
-        self._sweep(now)
+        self.sets += 1
+        if not self.sets % _SWEEP_EVERY:
+            self._sweep(now)
         if len(entries) > self._max_entries:
-            self._drop(next(iter(entries)), "evictions")
+            self._bytes -= entries.popitem(last=False)[1].size
+            self._counts["evictions"] += 1
         return True
 
     def reserve_now(
@@ -254,7 +265,7 @@ class InMemoryCache:
         return CacheStats(
             hits=self.hits,
             misses=self.misses,
-            sets=counts["sets"],
+            sets=self.sets,
             invalidations=counts["invalidations"],
             expirations=counts["expirations"],
             evictions=counts["evictions"],
@@ -284,13 +295,14 @@ class InMemoryCache:
         return True
 
     def _sweep(self, now: float) -> None:
-        """Look at two entries for each new one: all are looked at again and again."""
+        """Look at as many entries as there were new ones: each comes round in time."""
         todo = self._to_sweep
-        for _ in range(min(_SWEPT_PER_SET, len(todo))):
-            key = todo.pop()
-            entry = self._entries.get(key)
+        known = self._entries.get
+        for key in todo[-_SWEEP_EVERY:]:
+            entry = known(key)
             if entry is not None and entry.expires_at <= now:
                 self._drop(key, "expirations")
+        del todo[-_SWEEP_EVERY:]
         if not todo:
             self._to_sweep = list(self._entries)
 

@@ -61,6 +61,8 @@ __all__ = (
 _MAX_RECORDS: Final = 4096
 _MAX_FAILURES: Final = 1000
 _RESULTS: Final = (ToolResult, dict)
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+_UNCOPYABLE: Final = "the result cannot be copied, so it is not cached"
 _ONCE: Final = IdempotencyOptions()
 
 
@@ -244,19 +246,17 @@ class CacheLayer:
         if self._sync is None:
             return self._done_slow(key, request, entry)
         flight = self._flights.get(key)
-        if _is_kept(value) and not (flight is not None and flight.stale):
-            self._keep(key, request, entry)
+        if flight is None or not flight.stale:
+            if entry is None:
+                request.warn(_UNCOPYABLE)
+            elif type(value) in _ATOMS or _is_kept(value):
+                ttl = self._plan(request.record).ttl
+                if self._memory is not None:
+                    self._memory.put(key, entry, ttl)
+                else:
+                    self._sync.set_now(key, entry.value, ttl)
         self._flights.land(key, entry)
         return None
-
-    def _keep(self, key: str, request: ToolRequest, entry: CacheEntry | None) -> None:
-        ttl = self._plan(request.record).ttl
-        if entry is None:
-            request.warn("the result cannot be copied, so it is not cached")
-        elif self._memory is not None:
-            self._memory.put(key, entry, ttl)
-        elif self._sync is not None:
-            self._sync.set_now(key, entry.value, ttl)
 
     async def _done_slow(
         self, key: str, request: ToolRequest, entry: CacheEntry | None
@@ -266,7 +266,7 @@ class CacheLayer:
             flight = self._flights.get(key)
             stale = flight is not None and flight.stale
             if entry is None:
-                request.warn("the result cannot be copied, so it is not cached")
+                request.warn(_UNCOPYABLE)
             elif self._safe is not None and _is_kept(entry.value) and not stale:
                 ttl = self._plan(request.record).ttl
                 await self._safe.set(key, entry.value, ttl, request)
