@@ -25,6 +25,7 @@ from executionkit.tools._record import Kind, ToolRecord
 from executionkit.tools._registry.calls import ModelResult, wrap
 from executionkit.tools._registry.forms import Form
 from executionkit.tools._registry.metadata import ToolMetadata
+from executionkit.tools._registry.names import full_name
 from executionkit.types import Tool
 
 __all__ = ("build_record",)
@@ -54,7 +55,7 @@ def build_record(
     Raises:
         ToolRegistrationError: When it would fail at each call; says why.
     """
-    label = ".".join(names[::-1])
+    label = full_name(*names)
     try:
         made = _Reading(form, label, of_tool.pop("parameters", None))
         validator = compile_schema(made.parameters)
@@ -83,7 +84,7 @@ def _tool(
     form: Form, names: tuple[str, str], made: _Reading, of_tool: dict[str, Any]
 ) -> Tool:
     name, namespace = names
-    label = ".".join(names[::-1])
+    label = full_name(*names)
     streams = form.kind in _STREAMS or form.stream is not None
     if of_tool.get("streaming", streams) is False and streams:
         of_tool = {**of_tool, "streaming": True}
