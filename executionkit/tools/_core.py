@@ -12,6 +12,7 @@ from executionkit.engine.retry import RetryConfig
 from executionkit.tools._lookup import exact, matching
 from executionkit.tools._options import tool_retry
 from executionkit.tools._path import Counts, PathParts, ToolPath
+from executionkit.tools._policy_marks import retry_mark
 from executionkit.tools._running import Workshop
 from executionkit.tools._runs import Paths
 from executionkit.tools.middleware.breaker import Breakers
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from executionkit.tools.registry import ToolRegistry
     from executionkit.tools.strategies._base import ExecutionStrategy
 
-__all__ = ("Core",)
+__all__ = ("Core", "may_repeat")
 
 _NOT_REPEATABLE = frozenset({"write", "destructive"})
 
@@ -92,7 +93,7 @@ class Core:
             cache=self.once if self.once.caches(record) else None,
             once=self.once,
             retry=self._retry(record),
-            repeats=_may_repeat(record),
+            repeats=may_repeat(record),
             layers=self._layers(record),
             middleware=self.options.middleware,
             tracer=self._tracer,
@@ -135,7 +136,8 @@ class Core:
     def _retry(self, record: ToolRecord) -> RetryConfig | None:
         """How a tool is retried: exact policy > tool > pattern > default."""
         policies = self.options.policies
-        config = self.options.retry
+        marked = retry_mark(record.source)
+        config = marked or self.options.retry
         chosen: int | None = _of(exact(policies, record.names), "max_retries")
         if chosen is None and config is not None:
             chosen = record.tool.max_retries
@@ -167,7 +169,7 @@ def _of(policy: ToolPolicy | None, name: str) -> Any:
     return None if policy is None else getattr(policy, name)
 
 
-def _may_repeat(record: ToolRecord) -> bool:
+def may_repeat(record: ToolRecord) -> bool:
     """Whether a call that was begun and failed may be begun again.
 
     What writes is not repeated unless its author says that it may be: after a lost

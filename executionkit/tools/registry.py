@@ -22,7 +22,7 @@ from executionkit.tools._record import Kind, ToolRecord
 from executionkit.tools._registry.build import build_record
 from executionkit.tools._registry.done import Done
 from executionkit.tools._registry.forms import read_form
-from executionkit.tools._registry.marks import mark_of
+from executionkit.tools._registry.marks import mark_of, policies_of
 from executionkit.tools._registry.metadata import (
     NOT_GIVEN,
     NotGiven,
@@ -143,7 +143,8 @@ class ToolRegistry:
         names = split_name(chosen, namespace)
         label = repr(full_name(*names))
         marked = None if mark is None else mark.metadata
-        of_tool, kept = read_metadata(label, marked, metadata, said)
+        said_first = policies_of(tool)
+        of_tool, kept = read_metadata(label, said_first, marked, metadata, said)
         asked = (of_tool.copy(), kept.copy())
         full = full_name(*names)
         with self._lock:

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from executionkit._frozen import freeze_mapping, sealed
 
-__all__ = ("MARK", "Mark", "mark_of", "put_mark")
+__all__ = ("MARK", "POLICIES", "Mark", "mark_of", "policies_of", "put_mark")
 
 MARK: Final = "_tool_registration_info"
 """The attribute."""
+
+POLICIES: Final = "_tool_policies"
+"""The attribute with the metadata that `@retryable` and `@rate_limited` say."""
 
 
 @sealed
@@ -33,6 +36,12 @@ def mark_of(source: object) -> Mark | None:
         if isinstance(mark, Mark):
             return mark
     return None
+
+
+def policies_of(source: object) -> Mapping[str, Any] | None:
+    """What `@retryable` and `@rate_limited` say of a tool; heirs have it too."""
+    found = getattr(source, POLICIES, None)
+    return found if isinstance(found, Mapping) else None
 
 
 def put_mark(source: Any, mark: Mark) -> None:
