@@ -120,6 +120,7 @@ def tool(
     description: str | None = None,
     *,
     registry: ToolRegistry | None = None,
+    replace: bool = False,
     **metadata: Any,
 ) -> Callable[[_F], _F]: ...
 
@@ -130,6 +131,7 @@ def tool(
     description: str | None = None,
     *,
     registry: ToolRegistry | None = None,
+    replace: bool = False,
     **metadata: Any,
 ) -> Any:
     """Register a class or function as a tool; with or without parentheses.
@@ -143,19 +145,20 @@ def tool(
         namespace: The namespace, when the name does not say it.
         description: What the model is told; None = from the docstring.
         registry: Where; None = the registry of the process.
+        replace: True takes the place of a tool of that name.
         metadata: As for `ToolRegistry.add`.
 
     Raises:
         ToolRegistrationError: When it is no tool, or the name is taken.
     """
     if name is not None and not isinstance(name, str):
-        _register(name, None, namespace, metadata, registry)
+        _register(name, None, namespace, metadata, registry, replace=replace)
         return name
     if description is not None:
         metadata["description"] = description
 
     def decorate(target: _F) -> _F:
-        _register(target, name, namespace, metadata, registry)
+        _register(target, name, namespace, metadata, registry, replace=replace)
         return target
 
     return decorate
@@ -271,13 +274,15 @@ def _register(
     namespace: str,
     metadata: dict[str, Any],
     registry: ToolRegistry | None,
+    *,
+    replace: bool,
 ) -> None:
     chosen = _HOLDER.registry if registry is None else registry
     form = read_form(target)
     names = split_name(name or form.name or "", namespace)
     read_metadata(repr(full_name(*names)), metadata)  # refuse it before it is marked
     old = chosen.find(*names)
-    again = old is not None and _is_reloaded(old.source, target)
+    again = replace or (old is not None and _is_reloaded(old.source, target))
     record = chosen.add(target, *names, metadata, replace=again)
     mark = Mark(name=record.name, namespace=record.namespace, metadata=metadata)
     put_mark(target, mark)

@@ -161,6 +161,12 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
     assert get_default_registry().resolve("same").source is first
 
+    @tool(name="same", replace=True)
+    def third() -> int:
+        return 3
+
+    assert get_default_registry().resolve("same").source is third
+
 
 @pytest.mark.req("tools.decorator", "registry.validation")
 def test_what_cannot_be_called_is_refused_where_it_is_decorated() -> None:

@@ -132,7 +132,7 @@ ASYNC: list[Any] = [
 SYNC: list[Any] = [
     *(SyncClass, SyncClass(), SyncInnerClass, ClassMethodClass, ClassMethodClass()),
     *(sync_function, SyncClass().execute, functools.partial(sync_function)),
-    functools.partial(functools.partial(sync_function), b=2),
+    functools.partial(functools.partial(sync_function)),
 ]
 
 
@@ -193,6 +193,31 @@ def test_the_words_are_those_of_the_class_else_of_the_method() -> None:
     assert words == "The first one."
     assert record_of(SyncClass).tool.description == "Adds."
     assert record_of(SyncClass, description="Mine.").tool.description == "Mine."
+
+
+@pytest.mark.req("tools.forms")
+async def test_what_a_partial_has_already_is_shown_to_no_model() -> None:
+    class Client:
+        secret = "hush"
+
+    def ask(client: Client, question: str, key: str = "", n: int = 1) -> str:
+        """Ask.
+
+        Args:
+            question: What to ask.
+        """
+        return f"{client.secret} {question} {key} {n}"
+
+    record = record_of(functools.partial(ask, client=Client(), key="sk-1"))
+    assert set(record.tool.parameters["properties"]) == {"question", "n"}
+    assert "sk-1" not in str(record.tool.parameters)
+    assert record.tool.description == "Ask."
+    words = record.tool.parameters["properties"]["question"]["description"]
+    assert words == "What to ask."
+    assert await called(record, question="x") == "hush x sk-1 1"
+    given: dict[str, Any] = {"properties": {"question": {}}}
+    more = record_of(functools.partial(ask, client=Client()), parameters=given)
+    assert await called(more, question="x") == "hush x  1"
 
 
 @pytest.mark.req("tools.forms")

@@ -134,7 +134,7 @@ class _Reading:
         self.parse: Parse | None = None
         self.context: tuple[str, ...] = ()
         self.parameters: Mapping[str, Any]
-        function = form.function
+        function = form.described
         own = form.parameters if given is None else given
         if form.source == "langchain":
             self.parameters = _object_schema(own, label)
@@ -151,7 +151,9 @@ class _Reading:
         if form.tool is None:
             self.parse = _parser_or_none(function)
         names = set(self.parameters.get("properties", ()))
-        _check_fit(function, label, names, self.context, _forbids_more(self.parameters))
+        _check_fit(
+            form.function, label, names, self.context, _forbids_more(self.parameters)
+        )
 
     def _read_model(self, form: Form, label: str) -> None:
         model = form.arguments_model

@@ -37,7 +37,10 @@ class Form:
 
     description: str = ""
     function: Callable[..., Any]
-    """What runs, with the parameters that a model fills."""
+    """What runs."""
+
+    described: Callable[..., Any]
+    """What has the parameters that a model fills: `function`, or a stand-in."""
 
     kind: Kind
     fresh: Callable[[str], Getter] | None = None
@@ -107,6 +110,7 @@ def _of_tool(tool: Tool) -> Form:
         name=tool.name,
         description=tool.description,
         function=tool.execute,
+        described=tool.execute,
         kind=kind_of(tool.execute),
         parameters=tool.parameters,
         tool=tool,
@@ -128,8 +132,34 @@ def _of_function(function: Callable[..., Any]) -> Form:
         name=getattr(behind, "__name__", None),
         description=_first_words(behind),
         function=function,
+        described=_without_bound(function),
         kind=kind_of(function),
     )
+
+
+def _without_bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A stand-in for a partial function without the keywords that it has already.
+
+    They were given by the programmer (a client, a key): no model sees or changes them.
+    """
+    if not isinstance(function, functools.partial) or not function.keywords:
+        return function
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function
+    left = [
+        item
+        for name, item in signature.parameters.items()
+        if name not in function.keywords
+    ]
+
+    def stand_in(**_arguments: Any) -> None:
+        """Never called."""
+
+    named: Any = functools.update_wrapper(stand_in, function.func)
+    named.__signature__ = signature.replace(parameters=left)
+    return stand_in
 
 
 def _first(function: Any) -> tuple[str, ...]:
@@ -281,6 +311,7 @@ def _of_methods(methods: _Methods, source: str) -> Form:
         name=cls.__name__,
         description=_first_words(cls) or _first_words(function),
         function=function,
+        described=function,
         kind=kind_of(function),
         fresh=fresh if by_class else None,
         stream=stream if entry is not None else None,
@@ -329,6 +360,7 @@ def _of_chained(source: Any) -> Form:
         name=source.name,
         description=source.description,
         function=function,
+        described=function,
         kind=kind_of(function),
         fresh=None if one is None else lambda _name: one,
         parameters=_chained_schema(source),
