@@ -173,7 +173,9 @@ class RateLimiter:
         """The tool's own window, and that of all tools."""
         known: Any = KnownTool(tool, "default")
         layer = self._limits.bind(known)
-        windows = () if layer is None else layer.windows
+        if layer is None:
+            return None, None
+        windows = layer.windows
         overall = windows[-1] if self._has_overall else None
         own = windows[0] if len(windows) > self._has_overall else None
         return own, overall

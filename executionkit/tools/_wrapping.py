@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -145,7 +145,8 @@ class _Inner:
                 f"{executor!r:.80}"
             )
             raise TypeError(msg)
-        self._method = method
+        run: Callable[..., Awaitable[Sequence[ToolResult]]] = method
+        self._method = run
         names = _parameters(method)
         self.takes_timeout: bool = "timeout" in names
         self._takes_cache = "use_cache" in names
@@ -155,12 +156,11 @@ class _Inner:
     ) -> ToolResult:
         """The result of one call, under its own id."""
         given: dict[str, Any] = {}
-        if self.takes_timeout:
+        if timeout is not None and self.takes_timeout:
             given["timeout"] = timeout
         if self._takes_cache:
             given["use_cache"] = use_cache
-        results: Sequence[ToolResult] = await self._method([call], **given)
-        return _own_result(call, results)
+        return _own_result(call, await self._method([call], **given))
 
 
 def _parameters(method: Any) -> frozenset[str]:
