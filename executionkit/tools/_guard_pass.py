@@ -83,6 +83,7 @@ class Pass:
         "steps",
         "unenforced",
         "value",
+        "waits",
         "warnings",
     )
 
@@ -102,28 +103,31 @@ class Pass:
         self.output = output
         self.blocked: tuple[Step, GuardResult] | None = None
         self.repaired = False
+        self.waits: tuple[int, Awaitable[Any]] | None = None
+        """The guard that must wait, and what for; None = all is said."""
         self.unenforced: list[Step] = []
         """Guards whose block became a warning: they admitted (counted) nothing."""
         self.warnings: list[str] = []
 
-    def resume(self, at: int, answer: Any) -> tuple[int, Awaitable[Any]] | None:
-        """Go on with what the guard at `at` said; (place, awaitable) = must wait."""
+    def resume(self, at: int, answer: Any) -> None:
+        """Go on with what the guard at `at` said, to the end or until one must wait."""
+        self.waits = None
         while True:
             if not isinstance(answer, GuardResult):
                 if isinstance(answer, Awaitable):
-                    return at, answer
+                    self.waits = (at, answer)
+                    return
                 answer = no_result(answer)
             self._take(at, answer)
             at += 1
             if self.blocked is not None or at == len(self.steps):
-                return None
+                return
             answer = self._ask(self.steps[at])
 
-    async def later(self, at: int, waiting: Awaitable[Any]) -> Pass:
-        """The rest, from an awaitable on."""
-        todo: tuple[int, Awaitable[Any]] | None = (at, waiting)
-        while todo is not None:
-            at, waiting = todo
+    async def finish(self) -> None:
+        """Wait for those guards that must wait."""
+        while self.waits is not None:
+            at, waiting = self.waits
             try:
                 answer: Any = await waiting
             except Exception as exc:  # noqa: BLE001 - a failed guard blocks
@@ -133,8 +137,7 @@ class Pass:
                 raise
             if not isinstance(answer, GuardResult):
                 answer = no_result(answer)
-            todo = self.resume(at, answer)
-        return self
+            self.resume(at, answer)
 
     def _ask(self, step: Step) -> Any:
         try:
@@ -180,6 +183,11 @@ class Pass:
             return
         refund_all(self.steps[:before], self.unenforced, self.call, self.record)
 
+    def give_back(self) -> None:
+        """Give back what was counted before the guard that must wait."""
+        if self.waits is not None:
+            self._refund(self.waits[0])
+
     def public(self) -> ChainResult:
         """What users see of it."""
         verdict = GuardVerdict.ALLOW
@@ -216,6 +224,7 @@ def failed_guard(exc: BaseException) -> GuardResult:
 
 def no_result(answer: object) -> GuardResult:
     """What a guard that gave something else than a result has said."""
+    _close(answer)
     return GuardResult.block(
         f"the guard gave a {type(answer).__name__}; it must give a GuardResult"
     )
@@ -253,27 +262,29 @@ def refund_all(
     return failed
 
 
-def now(
-    found: Pass | Coroutine[Any, Any, Pass] | None,
-    call: ToolCall,
-    value: Any,
-    name: str,
-) -> ChainResult:
+def now(found: Pass | None, call: ToolCall, value: Any, name: str) -> ChainResult:
     """The result of a course that must not wait."""
-    if isinstance(found, Coroutine):
-        found.close()
+    if found is None:
+        return _plain(call, value)
+    if found.waits is not None:
+        _close(found.waits[1])
+        found.give_back()
         msg = f"a guard of the chain has to wait; use `{name}`"
         raise TypeError(msg)
-    return _plain(call, value) if found is None else found.public()
+    return found.public()
 
 
-async def in_time(
-    found: Pass | Coroutine[Any, Any, Pass] | None, call: ToolCall, value: Any
-) -> ChainResult:
+async def in_time(found: Pass | None, call: ToolCall, value: Any) -> ChainResult:
     """The result of a course that may wait."""
-    if isinstance(found, Coroutine):
-        found = await found
-    return _plain(call, value) if found is None else found.public()
+    if found is None:
+        return _plain(call, value)
+    await found.finish()
+    return found.public()
+
+
+def _close(answer: object) -> None:
+    if isinstance(answer, Coroutine):
+        answer.close()
 
 
 def _plain(call: ToolCall, value: Any) -> ChainResult:

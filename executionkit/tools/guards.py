@@ -16,7 +16,7 @@ The rules that come with the library are in `guard_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from executionkit.tools._guard_pass import (
@@ -114,9 +114,7 @@ class GuardChain:
         return tuple(steps)
 
     # --- for the layer ----------------------------------------------------------
-    def begin(
-        self, call: ToolCall, record: ToolRecord
-    ) -> Pass | Coroutine[Any, Any, Pass] | None:
+    def begin(self, call: ToolCall, record: ToolRecord) -> Pass | None:
         """None = plainly allowed by all. Not for users."""
         at = 0
         for step in self.before:
@@ -126,14 +124,14 @@ class GuardChain:
                 answer = failed_guard(exc)
             if answer is not ALLOWED:
                 course = Pass(self.before, call, record, None, output=False)
-                waits = course.resume(at, answer)
-                return course if waits is None else course.later(*waits)
+                course.resume(at, answer)
+                return course
             at += 1  # noqa: SIM113 - `enumerate` costs a third more
         return None
 
     def begin_output(
         self, call: ToolCall, record: ToolRecord, value: Any
-    ) -> Pass | Coroutine[Any, Any, Pass] | None:
+    ) -> Pass | None:
         """The same for an output. Not for users."""
         at = 0
         for step in self.after:
@@ -143,8 +141,8 @@ class GuardChain:
                 answer = failed_guard(exc)
             if answer is not ALLOWED:
                 course = Pass(self.after, call, record, value, output=True)
-                waits = course.resume(at, answer)
-                return course if waits is None else course.later(*waits)
+                course.resume(at, answer)
+                return course
             at += 1  # noqa: SIM113 - `enumerate` costs a third more
         return None
 

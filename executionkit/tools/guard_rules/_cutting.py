@@ -109,22 +109,20 @@ def cut_json(text: str, most: int, note: str) -> dict[str, str]:
 
 
 class _Shrinker:
-    __slots__ = ("_items", "_left", "_string", "changes")
+    __slots__ = ("_items", "_string", "changes")
 
-    def __init__(self, items: int | None, string: int | None, left: int) -> None:
+    def __init__(self, items: int | None, string: int | None) -> None:
         self._items = items
         self._string = string
-        self._left = left
         self.changes = 0
 
     def visit(self, value: Any, depth: int) -> Any:
-        self._left -= 1
         if isinstance(value, str):
             return self._text(value)
         mapping = isinstance(value, Mapping)
         if not mapping and not isinstance(value, (list, tuple, set, frozenset)):
             return value
-        if depth <= 0 or self._left <= 0:
+        if depth <= 0:
             self.changes += 1
             kind = "object" if mapping else "list"
             return f"[... {kind} with {len(value)} items left out: nested too deep ...]"
@@ -170,7 +168,7 @@ class _Shrinker:
 
 
 def shrink(
-    value: Any, *, depth: int, items: int | None, string: int | None, left: int
+    value: Any, *, depth: int, items: int | None, string: int | None
 ) -> tuple[Any, int]:
     """A copy in which each list, object and text keeps to its cap.
 
@@ -179,11 +177,10 @@ def shrink(
         depth: Levels that are kept.
         items: Members that a list or an object keeps. None = all.
         string: Characters that a text keeps. None = all.
-        left: Values that are looked at in all.
 
     Returns:
         The copy, and at how many places something was left out.
     """
-    shrinker = _Shrinker(items, string, left)
+    shrinker = _Shrinker(items, string)
     cut = shrinker.visit(value, depth)
     return cut, shrinker.changes

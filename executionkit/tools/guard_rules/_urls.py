@@ -47,10 +47,11 @@ _PLURAL: Final = re.compile(r"URLs|URIs|IPs")
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 _IN_TEXT: Final = re.compile(
-    r"(?:(https?|wss?|ftp):[\\/]*|([A-Za-z][A-Za-z0-9+.\-]{1,30}):[\\/]{2,})"
-    r"([^\s\"'<>`{}|^]*)",
+    r"(?:(https?|wss?|ftp)|([A-Za-z][A-Za-z0-9+.\-]{1,30})(?=:[\\/]{2}))"
+    r":([\\/]*)([^\s\"'<>`{}|^]{0,1200})",  # more than a host may have
     re.IGNORECASE,
 )
+_END: Final = re.compile(r"[/?#]")
 _SCHEME: Final = re.compile(
     r"([A-Za-z][A-Za-z0-9+.\-]{0,30}):(?![0-9]{1,5}(?:[/?#\\]|$))"
 )
@@ -149,9 +150,7 @@ def _in_string(
     if kind:
         for part in _LIST.split(whole) if kind.startswith("host") else (whole,):
             yield from _named(part, place, kind)
-    elif whole.startswith(("//", "\\\\", "/\\", "\\/")):
-        yield from _authority("", whole.lstrip("/\\"), place, maybe_path=True)
-    elif _BARE.fullmatch(whole):
+    elif whole.startswith(("//", "\\\\", "/\\", "\\/")) or _BARE.fullmatch(whole):
         yield from _authority("", whole, place, maybe_path=True)
     for candidate in _readings(text, whole):
         done = bool(kind) and candidate is whole  # by `_named`
@@ -169,17 +168,22 @@ def _is_harmless(text: str) -> bool:
 def _in_text(
     text: str, place: str, *, scan_text: bool, skip_first: bool
 ) -> Iterator[Target]:
-    for found in _IN_TEXT.finditer(text):
+    found = _IN_TEXT.search(text)
+    while found:
+        rest = found[4]
         if found.start() == 0:
-            if skip_first:
-                continue
-            rest = found[3]
+            whole = text[found.start(4) :]
+            if "@" in _END.split(whole, maxsplit=1)[0]:
+                rest = whole  # some clients let white space and quotes stand before "@"
         elif scan_text:
-            rest = _cut(found[3])
+            rest = _cut(rest)
         else:
             return
-        if rest or found[0][-1] != ":":
-            yield from _authority((found[1] or found[2]).lower(), rest, place)
+        if (rest or found[3]) and not (skip_first and found.start() == 0):
+            scheme = (found[1] or found[2]).lower()
+            yield from _authority(scheme, found[3] + rest, place)
+        # From here, not from the end: there may be a URL inside of the URL.
+        found = _IN_TEXT.search(text, found.start(4))
 
 
 def _readings(text: str, whole: str) -> Iterator[str]:
@@ -208,7 +212,7 @@ def _named(text: str, place: str, kind: str) -> Iterator[Target]:
         scheme = found[1].lower()
         rest = text[found.end() :]
         if rest.startswith(("/", "\\")) or scheme in _WEB:
-            yield from _authority(scheme, rest.lstrip("/\\"), place)
+            yield from _authority(scheme, rest, place)
             return
         if not _looks_like_v6(text):
             yield Target(place, scheme=scheme)
@@ -217,7 +221,7 @@ def _named(text: str, place: str, kind: str) -> Iterator[Target]:
     if slashes == 1 or text[0] in "?#":
         return  # a path
     maybe_path = kind == "path"
-    yield from _authority("", text.lstrip("/\\"), place, maybe_path=maybe_path)
+    yield from _authority("", text, place, maybe_path=maybe_path)
 
 
 def _looks_like_v6(text: str) -> bool:
@@ -227,8 +231,12 @@ def _looks_like_v6(text: str) -> bool:
 def _authority(
     scheme: str, rest: str, place: str, *, maybe_path: bool = False
 ) -> Iterator[Target]:
-    """What the part of a URL behind its slashes says."""
-    loose = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    """What the part of a URL behind its scheme says."""
+    bare = rest.lstrip("/\\")
+    if scheme and scheme not in _WEB and len(rest) - len(bare) > 2:
+        bare = ""  # file:///path
+    rest = bare
+    loose = _END.split(rest, maxsplit=1)[0]
     strict, backslash, _ = loose.partition("\\")
     if not loose:
         if scheme:

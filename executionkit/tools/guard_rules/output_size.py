@@ -152,16 +152,16 @@ class OutputSizeGuard(BaseGuard):
         size = text_size(text)
         if size <= self._smallest and text.count("[") + text.count("{") <= self._depth:
             return size, value, 0  # no part of it can be over its cap
+        if size > self._most and self._items is None and self._string is None:
+            return size, value, 0  # it is cut as a whole
         return size, *self._shrunk(value)
 
     def _shrunk(self, value: Any) -> tuple[Any, int]:
-        # A value takes a byte at least, so this looks at all that `max_bytes` can hold.
         return shrink(
             value,
             depth=self._depth,
             items=self._items,
             string=self._string,
-            left=self._most + 1,
         )
 
     def _cut(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from executionkit._frozen import thaw
 from executionkit._redact import redact, redact_value
 from executionkit.errors import ToolBlockedError
-from executionkit.tools._guard_pass import Pass, refund_all
+from executionkit.tools._guard_pass import refund_all
 from executionkit.tools.guards import GuardChain
 from executionkit.tools.middleware._base import Layer
 
 if TYPE_CHECKING:
     from executionkit.calls import ToolCall
+    from executionkit.tools._guard_pass import Pass
     from executionkit.tools.guards import GuardResult
     from executionkit.tools.middleware._base import Next, ToolRequest
 
@@ -59,15 +60,14 @@ class GuardLayer(Layer):
         found = self.chain.begin(request.call, request.record)
         if found is None:
             return None
-        if isinstance(found, Pass):
-            self._admit(request, found)
-            return None
-        return self._enter_later(request, found)
+        if found.waits is not None:
+            return self._enter_later(request, found)
+        self._admit(request, found)
+        return None
 
-    async def _enter_later(
-        self, request: ToolRequest, found: Coroutine[Any, Any, Pass]
-    ) -> None:
-        self._admit(request, await found)
+    async def _enter_later(self, request: ToolRequest, found: Pass) -> None:
+        await found.finish()
+        self._admit(request, found)
 
     def _admit(self, request: ToolRequest, found: Pass) -> None:
         _settle(request, found)
@@ -89,15 +89,13 @@ class GuardLayer(Layer):
         found = self.chain.begin_output(request.call, request.record, value)
         if found is None:
             return value
-        if isinstance(found, Pass):
-            _settle(request, found)
-            return found.value
-        return self._finish_later(request, found)
+        if found.waits is not None:
+            return self._finish_later(request, found)
+        _settle(request, found)
+        return found.value
 
-    async def _finish_later(
-        self, request: ToolRequest, coming: Coroutine[Any, Any, Pass]
-    ) -> Any:
-        found = await coming
+    async def _finish_later(self, request: ToolRequest, found: Pass) -> Any:
+        await found.finish()
         _settle(request, found)
         return found.value
 
@@ -132,9 +130,9 @@ class GuardLayer(Layer):
             raise
         found = self.chain.begin_output(request.call, request.record, value)
         if found is not None:
-            course = found if isinstance(found, Pass) else await found
-            _settle(request, course)
-            value = course.value
+            await found.finish()
+            _settle(request, found)
+            value = found.value
         self.leave(request, None)
         return value
 
