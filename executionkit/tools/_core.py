@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from executionkit._clock import get_clock
 from executionkit._constants import DefaultSeconds
 from executionkit.engine.retry import RetryConfig
+from executionkit.tools._gate import Gate
 from executionkit.tools._lookup import exact, matching
 from executionkit.tools._options import tool_retry
 from executionkit.tools._path import Counts, PathParts, ToolPath
@@ -79,9 +80,13 @@ class Core:
         self._clock = clock
         self._tracer = tracer
         self.paths: Paths = Paths(registry, self.build, self.shop)
-        self.paths.limit = options.max_concurrency or getattr(
-            strategy, "max_concurrency", None
-        )
+        # Calls at once are limited where they run, not where they begin: a call that
+        # waits for a permit or for its own tool must not hold the place of another.
+        self._gate: Gate | None = None
+        self.paths.gate = getattr(strategy, "gate", None)
+        limit = options.max_concurrency
+        if limit is not None and limit != getattr(strategy, "max_concurrency", None):
+            self._gate = self.paths.gate = Gate("concurrency", limit, clock)
 
     def build(self, record: ToolRecord) -> ToolPath:
         """The path of one tool."""
@@ -109,6 +114,7 @@ class Core:
         found.append(self.bulkheads.bind(record))
         gates: Any = getattr(self.strategy, "gates", None)
         found += gates(record) if gates is not None else ()
+        found.append(self._gate)
         return tuple(layer for layer in found if layer is not None)
 
     def _rate_layer(self, record: ToolRecord) -> Layer | None:

@@ -27,12 +27,14 @@ from executionkit.context import (
 )
 from executionkit.errors import BudgetExhaustedError, ToolProcessorError
 from executionkit.tools._batch import Batch
+from executionkit.tools._options import tool_retry
 from executionkit.tools._settle import failed_result, unreadable_result
 from executionkit.tools.middleware._base import ToolRequest
 
 if TYPE_CHECKING:
     from executionkit.context import ExecutionContext
     from executionkit.engine.retry import RetryConfig
+    from executionkit.tools._gate import Gate
     from executionkit.tools._path import ToolPath
     from executionkit.tools._record import ToolRecord
     from executionkit.tools._running import Workshop
@@ -54,7 +56,13 @@ class Override:
     """What is different for one call; None = as usual."""
 
     timeout: float | None = None
+    """Seconds that one attempt may run."""
+
     retry: RetryConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.retry is not None:
+            object.__setattr__(self, "retry", tool_retry(self.retry))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +103,7 @@ class Paths:
         "_by_name",
         "_by_record",
         "_version",
-        "limit",
+        "gate",
         "registry",
         "shop",
         "tracer",
@@ -109,8 +117,8 @@ class Paths:
     ) -> None:
         self.registry: ToolRegistry = registry
         self.shop: Workshop = shop
-        self.limit: int | None = None
-        """Calls at once per batch; None = no limit."""
+        self.gate: Gate | None = None
+        """What all calls have to pass in the end; None = nothing."""
         self.tracer: Tracer | None = None
         self._build = build
         self._by_name: dict[tuple[str, str], ToolPath] = {}
@@ -151,6 +159,7 @@ class _Opener:
         "_clock",
         "_deadline",
         "_find",
+        "_is_told",
         "_is_traced",
         "_options",
         "_own",
@@ -171,6 +180,7 @@ class _Opener:
             self._deadline = self._sooner(options.timeout)
         self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
         self._is_traced = paths.tracer is not None and paths.tracer.is_active()
+        self._is_told = self._is_traced or options.on_tool_start is not None
         self._own = options != _PLAIN or self._deadline is not None
 
     def __call__(self, place: int, call: ToolCall | CallProblem) -> Any:
@@ -189,6 +199,8 @@ class _Opener:
             request.is_special = True
         if self._own or self.emit is not None:
             self._apply(request)
+        if not self._is_told:
+            return path.first, request
         run: Run = path.run_traced if self._is_traced else path.run
         if self._options.on_tool_start is not None:
             run = _announced(run, self._options.on_tool_start)
@@ -282,7 +294,7 @@ async def run_calls(
         sink,
         paths.shop,
         total=len(given),
-        limit=paths.limit,
+        gate=paths.gate,
         context=context,
     )
     await batch.run()
@@ -316,7 +328,8 @@ async def stream_calls(
         sink,
         paths.shop,
         total=total,
-        limit=limit or paths.limit,
+        gate=paths.gate,
+        limit=limit,
         context=context,
     )
     batch.start()
@@ -338,7 +351,8 @@ async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None
     try:
         await batch.join()
     finally:
-        await queue.put(None)
+        if not batch.is_cancelled:  # else nobody reads any more
+            await queue.put(None)
 
 
 def _put(

@@ -289,8 +289,7 @@ class ToolProcessor:
         )
         core = self._ready()
         source: Any = read_calls(calls, self.parsers)
-        limit = min(max_in_flight, core.paths.limit or max_in_flight)
-        stream = stream_calls(core.paths, source, options, limit)
+        stream = stream_calls(core.paths, source, options, max_in_flight)
         counter = counted(stream, on_progress, self._clock)
         try:
             async for result in counter:
