@@ -103,6 +103,8 @@ def _text(exc: BaseException, call: ToolCall) -> str:
 
 
 def _not_found(exc: ToolNotFoundError, call: ToolCall) -> str:
+    if "candidates" in exc.details:  # there are several, and the text says which
+        return redact_exception_text(exc)
     if exc.details.get("tool_name") not in {call.name, None} and "." not in call.name:
         return redact_exception_text(exc)  # the tool's own, about something else
     space = exc.details.get("namespace", "default")

@@ -164,7 +164,8 @@ class ToolRegistry:
             if data is not None and old.metadata is not None:
                 created = old.metadata.created_at
                 data = record.metadata = dataclasses.replace(data, created_at=created)
-            self._table.take(old)
+            if (old.name, old.namespace) != (record.name, record.namespace):
+                self._table.take(old)  # the same full name, split elsewhere
         self._table.put(record, hide=data is not None and data.defer_loading)
 
     def remove(self, name: str, namespace: str = DEFAULT_NAMESPACE) -> bool:
@@ -234,7 +235,8 @@ class ToolRegistry:
         table = self._table
         record = table.records.get(full)
         if record is None:
-            record = table.search(name, namespace)
+            with self._lock:
+                record = table.search(name, namespace)
         if table.hidden:
             table.show(record)  # it is in use from now on
         return record

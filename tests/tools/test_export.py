@@ -204,6 +204,17 @@ def test_what_a_model_wrote_comes_back_when_nobody_knows_it() -> None:
 
 
 @pytest.mark.req("tools.wire-names")
+def test_a_registry_knows_the_hashes_of_tools_that_came_later() -> None:
+    registry = create_registry()
+    for name in ("web__a", "web__b"):
+        record = registry.add(fetch_user, name)
+        assert registry.resolve(ToolNames.wire_name(name)) is record
+    registry.remove("web__a")
+    with pytest.raises(ToolNotFoundError):
+        registry.resolve(ToolNames.wire_name("web__a"))
+
+
+@pytest.mark.req("tools.wire-names")
 @given(name=full_names)
 @settings(max_examples=200)
 def test_a_registry_understands_the_names_of_providers(name: str) -> None:

@@ -265,6 +265,39 @@ def test_a_taken_name_is_refused_unless_it_is_to_be_replaced() -> None:
 
 
 @pytest.mark.req("registry.duplicates")
+def test_a_replaced_tool_keeps_its_place_and_is_never_missing() -> None:
+    registry = create_registry()
+    for name in ("a", "b", "c"):
+        registry.add(FetchUser, name)
+    seen: list[object] = []
+    records = registry._table.records
+
+    class Watched(dict[str, ToolRecord]):
+        def __setitem__(self, key: str, value: ToolRecord) -> None:
+            seen.append(self.get("b"))
+            super().__setitem__(key, value)
+
+    registry._table.records = Watched(records)
+    registry.add(Other, "b", replace=True)
+    assert None not in seen
+    assert [record.name for record in registry.records()] == ["a", "b", "c"]
+
+
+@pytest.mark.req("registry.duplicates")
+def test_one_full_name_is_one_tool_however_it_is_split() -> None:
+    registry = create_registry()
+    registry.add(FetchUser, "search", "mcp.notion")
+    with pytest.raises(ToolRegistrationError):
+        registry.add(Other, "mcp.notion.search")
+    registry.add(Other, "mcp.notion.search", replace=True)
+    assert [(r.namespace, r.name) for r in registry.records()] == [
+        ("mcp", "notion.search")
+    ]
+    assert registry.records("mcp.notion") == ()
+    assert registry.resolve("mcp.notion.search").source is Other
+
+
+@pytest.mark.req("registry.duplicates")
 def test_the_same_tool_in_the_same_words_may_be_registered_again() -> None:
     registry = create_registry()
     record = registry.add(FetchUser, "x", timeout=3)
@@ -325,6 +358,18 @@ def test_the_version_grows_with_each_change_and_no_look() -> None:
     registry.find("a")
     registry.remove("a")
     assert registry.version == seen[-1]
+
+
+@pytest.mark.req("registry.version")
+async def test_nothing_is_left_of_a_tool_that_was_removed() -> None:
+    registry = create_registry()
+    for round_ in range(3):
+        registry.add(plain, f"space{round_}.name{round_}")
+        registry.remove(f"space{round_}.name{round_}")
+    table = registry._table
+    assert [len(item) for item in (table.records, table.homes, table.spaces)] == [0] * 3
+    assert await registry.list_namespaces() == []
+    assert registry._asked == {}
 
 
 @pytest.mark.req("registry.queries")
