@@ -504,6 +504,8 @@ class TestPools:
         assert made.estimated_total_ms == 30
         assert made.pool_utilization == {"p": 3}
         assert plan(*calls).pool_utilization == {"p": 6}
+        two = plan(*calls[:2], pool_limits={"p": 3})
+        assert two.stages == (("0",), ("1",))
 
     @pytest.mark.req("plan.stages")
     def test_a_pool_with_few_calls_in_many_stages_costs_little(self) -> None:

@@ -245,7 +245,8 @@ def test_the_order_of_submission_only_breaks_ties(
     shuffled = calls.copy()
     chance.shuffle(shuffled)
     other = SCHEDULER.plan(shuffled, limits)
-    assert other.critical_path_ms == made.critical_path_ms or made.skip
+    if not made.skip and not other.skip:
+        assert other.critical_path_ms == made.critical_path_ms
     distinct = {(c.metadata.priority, length(c)) for c in calls}
     if len(distinct) == len(calls):
         assert _unordered(other) == _unordered(made)

@@ -30,16 +30,17 @@ class Lanes:
         "_lane_of",
         "_lanes_in",
         "_need",
-        "_offer",
         "_offered",
         "_pool_in",
+        "offer",
     )
 
     def __init__(
         self, metadata: Sequence[ToolMetadata], limits: Mapping[str, int]
     ) -> None:
         self._lane_of = [0] * len(metadata)
-        self._offer: list[int] = []
+        self.offer: list[int] = []
+        """When it is empty, `take` has nothing. To be read only."""
         self._free: list[int] = [0]
         self._heaps: list[list[int]] = [[]]
         self._need: list[int] = [0]
@@ -82,11 +83,11 @@ class Lanes:
             if not fits or heap[0] != rank:
                 return
             self._offered[lane] = rank
-        heappush(self._offer, rank)
+        heappush(self.offer, rank)
 
     def take(self) -> int:
         """The best call that fits; it takes its slots. -1 = none fits."""
-        offer = self._offer
+        offer = self.offer
         while offer:
             rank = heappop(offer)
             lane = self._lane_of[rank]
@@ -120,7 +121,7 @@ class Lanes:
             heap = self._heaps[other]
             if heap and self._need[other] <= free and self._offered[other] != heap[0]:
                 self._offered[other] = heap[0]
-                heappush(self._offer, heap[0])
+                heappush(self.offer, heap[0])
 
     def first_fit(self) -> Callable[[int, int], int]:
         """A function from (rank, earliest stage) to the first stage with room for it.

@@ -46,12 +46,12 @@ def list_schedule(
     rank_of = _inverse(order)
     started: list[int] = []
     running: list[int] = []  # end * count + number: one number instead of a pair
-    add, take, release = lanes.add, lanes.take, lanes.release
+    add, take, release, offer = lanes.add, lanes.take, lanes.release, lanes.offer
     now = 0
     for number in [number for number in graph.order if not waiting[number]]:
         add(rank_of[number])
     while True:
-        while (rank := take()) >= 0:
+        while offer and (rank := take()) >= 0:
             number = order[rank]
             if admits is None or admits(number, now):
                 starts[number] = now
