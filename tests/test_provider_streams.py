@@ -587,3 +587,37 @@ class TestLeaving:
 
 async def collect_one(stream: Any) -> None:
     await anext(stream)
+
+
+def logged_at_the_end(transport: str, *, events: bool) -> list[str]:
+    """What is logged when a loop ends with a stream that was left and never closed."""
+    logged: list[str] = []
+    kept: list[Any] = []
+
+    async def leave() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, facts: logged.append(str(facts)))
+        chunks = [{"choices": [{"delta": {"content": str(n)}}]} for n in range(50)]
+        async with ScriptedServer(sse_reply(chunks)) as server:
+            provider = Provider(server.url, "m", transport=transport)
+            open_it: Any = provider.stream_events if events else provider.stream
+            stream = open_it([{"role": "user", "content": "q"}])
+            async for _ in stream:
+                break
+            kept.append(stream)
+
+    asyncio.run(leave())
+    kept.clear()
+    gc.collect()
+    return logged
+
+
+@pytest.mark.req("stream.left-open")
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize("transport", ["stdlib", "aiohttp", "httpx2", "httpx"])
+def test_a_stream_that_is_left_open_ends_with_the_loop_quietly(
+    transport: str, events: bool
+) -> None:
+    if transport != "stdlib":
+        pytest.importorskip(transport)
+    assert logged_at_the_end(transport, events=events) == []

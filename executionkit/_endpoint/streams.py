@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 from executionkit._constants import MAX_RESPONSE_BYTES
 from executionkit._endpoint.base import record_usage
 from executionkit._http.sse import SseDecoder
+from executionkit._http.unhooked import unhooked_next
 from executionkit._llm import LLMResponse, StreamEnd, StreamEvent, TextDelta
 from executionkit._wire.common import parse_json
 from executionkit._wire.failures import refuse
@@ -107,12 +108,23 @@ class _Run:
         raise failure
 
 
-async def _pump(run: _Run) -> AsyncGenerator[StreamEvent, None]:
-    """The events of one reply; whoever stops reading closes the connection."""
+async def _pump(
+    run: _Run, *, inner: bool = False
+) -> AsyncGenerator[StreamEvent | None, None]:
+    """The events of one reply; whoever stops reading closes the connection.
+
+    Args:
+        run: The reply.
+        inner: Whether another generator reads it: then None comes first, so that it
+            can be begun before anything is done (see `unhooked_next`).
+    """
+    if inner:
+        yield None
     with llm_span(run.model) if run.model else nullcontext() as span:
         failure: ExecutionKitError | None = None
         try:
             async with aclosing(_batches(run)) as batches:
+                await unhooked_next(batches)
                 async for events in batches:
                     for event in events:
                         yield event
@@ -135,8 +147,10 @@ async def _batches(run: _Run) -> AsyncGenerator[Sequence[StreamEvent], None]:
     """The events of each server-sent event, until the reply is complete.
 
     Some servers answer a request for a stream with one whole answer, or with a page.
-    The first byte tells: no line of an event stream begins with a brace or `<`.
+    The first byte tells: no line of an event stream begins with a brace or `<`. An
+    empty batch comes first (see `unhooked_next`).
     """
+    yield ()
     assembler = run.assembler
     source, run.limits = await run.endpoint.open(run.body)
     run.source = source
@@ -191,7 +205,7 @@ async def _whole(
 
 
 async def _texts(
-    events: AsyncGenerator[StreamEvent, None],
+    events: AsyncGenerator[StreamEvent | None, None],
 ) -> AsyncGenerator[str, None]:
     """The texts alone. Empty ones at the start wait until something has come.
 
@@ -201,6 +215,7 @@ async def _texts(
     waiting = 0
     started = False
     async with aclosing(events):
+        await unhooked_next(events)
         async for event in events:
             if type(event) is not TextDelta:
                 continue
@@ -292,7 +307,8 @@ class EventStream(_ReplyStream[StreamEvent]):
         model: str = "",
     ) -> None:
         run = _Run(endpoint, body, assembler, sink, model)
-        super().__init__(run, _pump(run))
+        events: Any = _pump(run)  # None comes only to a generator around it
+        super().__init__(run, events)
 
 
 class TextStream(_ReplyStream[str]):
@@ -310,4 +326,4 @@ class TextStream(_ReplyStream[str]):
         model: str = "",
     ) -> None:
         run = _Run(endpoint, body, assembler, sink, model)
-        super().__init__(run, _texts(_pump(run)))
+        super().__init__(run, _texts(_pump(run, inner=True)))

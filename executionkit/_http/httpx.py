@@ -12,6 +12,7 @@ from executionkit._http.attempt import Attempt
 from executionkit._http.base import KEEPALIVE_SECONDS, BaseTransport
 from executionkit._http.limits import LimitReachedError
 from executionkit._http.proxies import EnvironmentProxies, Proxy
+from executionkit._http.unhooked import unhooked_next
 from executionkit.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -249,7 +250,15 @@ class _Clients:
 class _Response:
     """A response of httpx; a `RawResponse`."""
 
-    __slots__ = ("_body", "_ready", "_response", "complete", "headers", "status")
+    __slots__ = (
+        "_begun",
+        "_body",
+        "_ready",
+        "_response",
+        "complete",
+        "headers",
+        "status",
+    )
 
     def __init__(self, response: Any) -> None:
         self.status: int = response.status_code
@@ -262,13 +271,15 @@ class _Response:
         self.complete = False
         self._response = response
         self._ready = b""
+        self._begun = False
+        self._body: AsyncIterator[bytes] | None = None
         if response.is_stream_consumed:
             # A mocked transport made it, and httpx has read and decoded it already.
             self._ready = response.content
             self.complete = not self._ready
             headers.pop("content-encoding", None)
         else:
-            self._body: AsyncIterator[bytes] = response.aiter_raw()
+            self._body = response.aiter_raw()
 
     def take(self) -> bytes:
         data, self._ready = self._ready, b""
@@ -276,11 +287,20 @@ class _Response:
         return data
 
     async def more(self) -> bytes:
+        body: Any = self._body
         token = _ours.set(True)
         try:
-            async for data in self._body:
+            if not self._begun:
+                self._begun = True
+                first: bytes = await unhooked_next(body)
+                if first:
+                    return first
+            data: bytes
+            async for data in body:
                 if data:
                     return data
+        except StopAsyncIteration:
+            pass
         finally:
             _ours.reset(token)
         self.complete = True
@@ -288,6 +308,10 @@ class _Response:
 
     async def abort(self) -> None:
         await self._response.aclose()
+        body: Any = self._body
+        # The loop does not do it; nobody may be reading from it now.
+        if not getattr(body, "ag_running", True):
+            await body.aclose()
 
 
 class HttpxTransport(BaseTransport[_Clients]):
