@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -536,6 +537,10 @@ async def test_an_outage_is_treated_as_set_with_one_warning_and_then_recovered_f
         runs = tools.runs
         assert await layer(request(None, warm), tools) == 1
         assert tools.runs == runs
+        remote.state, second = "down", request(None, {"again": True})
+        with contextlib.suppress(StateStoreError):
+            await layer(second, tools)
+        assert second.warnings is not None  # each outage has its warning
 
 
 @pytest.mark.req("LM-23")

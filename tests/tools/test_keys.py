@@ -18,6 +18,7 @@ from hypothesis import given, strategies as st
 
 from executionkit.calls import ToolCall
 from executionkit.context import ExecutionContext
+from executionkit.tools import _keys
 from executionkit.tools._keys import (
     MAX_KEY_TEXT,
     cache_key,
@@ -279,3 +280,21 @@ def test_the_hash_of_a_call_is_sha256_of_name_and_arguments() -> None:
         idempotency_key(ToolCall("1", "search", one.arguments, namespace="web"))
     )
     assert idempotency_key(ToolCall("1", "search", {"v": Opaque()})) is None
+
+
+def test_equal_sets_have_one_key_however_they_were_built() -> None:
+    one: set[int] = set()
+    two: set[int] = set()
+    for number in (0, 8, 16):  # collisions: the order of insertion shows
+        one.add(number)
+        two.add(16 - number)
+    assert list(one) != list(two)
+    assert canonical({"v": one}) == canonical({"v": two})
+
+
+@given(st.dictionaries(TEXT_NAMES, values(SCALARS, TEXT_NAMES), max_size=3))
+def test_the_encoder_without_c_writes_the_same(arguments: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("json.encoder.c_make_encoder")
+        slow = _keys._make_chunks()
+    assert "".join(slow(arguments, 0)) == "".join(_keys._chunks(arguments, 0))
