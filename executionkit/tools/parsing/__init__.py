@@ -80,7 +80,7 @@ def parse_calls(
         if type(data) is dict:
             return settle(read_value(data))
         if isinstance(data, str):
-            return settle(Reading(read_text(data, _of_json)))
+            return settle(Reading(read_text(data, _of_json)), from_json=True)
         return _from_other(data)
     except RecursionError:
         return _unreadable()
@@ -100,7 +100,7 @@ def _from_other(data: object) -> ParsedCalls:
     if isinstance(plain, ParsedCalls):
         return plain
     if isinstance(plain, str):
-        return settle(Reading(read_text(plain, _of_json)))
+        return settle(Reading(read_text(plain, _of_json)), from_json=True)
     return settle(read_value(plain))
 
 

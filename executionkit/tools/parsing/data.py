@@ -28,7 +28,7 @@ _NOT_THE_MODEL: Final = frozenset(
 _ANSWERS: Final = frozenset(
     {"custom_tool_call_output", "function_call_output", "tool_result", "tool-result"}
 )
-_WHOLE: Final = ("tool_calls", "choices", "candidates", "output", "message")
+_WHOLE: Final = frozenset({"candidates", "choices", "message", "output", "tool_calls"})
 _REASONS: Final = ("finish_reason", "stop_reason", "finishReason", "done_reason")
 _GEMINI_LIMIT: Final = "MAX_TOKENS"
 _INCOMPLETE: Final = "incomplete"
@@ -71,7 +71,8 @@ def _read_mapping(
         return None  # a part of the conversation that the model did not write
     if declared:
         given = declared if _is_list(declared) else [declared]
-        return Reading([_declared(entry) for entry in given], _was_cut(value))
+        cut = len(value) > 1 and _was_cut(value)
+        return Reading([_declared(entry) for entry in given], cut)
     whole = _read_answer(value)
     if whole is not None:
         return whole
@@ -216,7 +217,7 @@ def _read_list(items: Sequence[Any], *, lenient: bool = False) -> Reading | None
         elif not isinstance(item, Mapping):
             unknown.append(len(entries))
             entries.append(RawCall(problem=NOT_AN_OBJECT))
-        elif any(key in item for key in _WHOLE):
+        elif not _WHOLE.isdisjoint(item):
             found = _read_mapping(item, is_reply=True)
             if found is not None:
                 entries += found.entries

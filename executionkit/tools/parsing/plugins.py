@@ -94,11 +94,11 @@ class _DataParser(_Parser):
     def _parse_text(self, text: str) -> ParsedCalls | None:
         whole = load_whole(text)
         if whole is not None:
-            found = settle(Reading(self._read_json(whole)))
+            found = settle(Reading(self._read_json(whole)), from_json=True)
         elif may_hold_json_calls(text):
             page = Page(text, self._read_json)
             read_prose(page, reasoning="<" in text)
-            found = settle(Reading(page.entries))
+            found = settle(Reading(page.entries), from_json=True)
         else:
             found = NOTHING
         return found or None
@@ -122,7 +122,7 @@ class _FormParser(_Parser):
         if not isinstance(data, str):
             return None
         page = read_forms(data, _any_json, (self.name,))
-        return settle(Reading(page.entries)) or None
+        return settle(Reading(page.entries), from_json=True) or None
 
 
 def _any_json(value: object) -> list[Any]:

@@ -12,7 +12,12 @@ import re
 from typing import Any, Final
 
 from executionkit.engine._json.marks import OPENER
-from executionkit.engine._json.strict import Failure, attempt_near, skip_tokens
+from executionkit.engine._json.strict import (
+    TOO_DEEP,
+    Failure,
+    attempt_near,
+    skip_tokens,
+)
 from executionkit.tools.parsing.page import Mark, Page, read_marks
 
 __all__ = ("may_hold_json_calls", "read_prose")
@@ -34,6 +39,9 @@ _SIGN: Final = re.compile(
     r'|function_call|tool)"\s*+:'
 )
 _MAX_FAILURES: Final = 1000
+_MAX_DEEP: Final = 16
+"""Times that something nested without end is looked into."""
+
 _ROOM: Final = 50_000
 _SIGN_AHEAD: Final = 300
 _NOT_JSON: Final = "the call is not valid JSON: {}"
@@ -62,12 +70,13 @@ class _Found:
 class _Search:
     """The state of one search; what it finds stands on the page as `_Found`."""
 
-    __slots__ = ("effort", "failures", "open_until", "page")
+    __slots__ = ("deep", "effort", "failures", "open_until", "page")
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.effort = 4 * len(page.text) + _ROOM
         self.failures = 0
+        self.deep = 0
         self.open_until = -1
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
@@ -110,7 +119,11 @@ class _Search:
                 page.broken += 1
                 if is_entry:
                     self.open_until = stop
-        return at + 1 if self.effort > 0 else stop
+        self.deep += failure.reason == TOO_DEEP
+        inside = self.effort > 0 and (
+            failure.reason != TOO_DEEP or self.deep <= _MAX_DEEP
+        )
+        return at + 1 if inside else stop
 
 
 def _settle(page: Page) -> None:

@@ -27,7 +27,9 @@ __all__ = (
 )
 
 NOT_AN_OBJECT: Final = "tool call payload was not an object"
+"""What is wrong with an entry of a list of calls that is no object."""
 NOT_A_CALL: Final = "the entry is not a tool call: it has no name and no arguments"
+"""What is wrong with an object in a list of calls that is no call."""
 
 _ARGUMENT_KEYS: Final = ("arguments", "args", "input", "parameters")
 _NAME_KEYS: Final = ("name", "tool", "tool_name", "toolName")
@@ -51,6 +53,7 @@ _KNOWN: Final = frozenset(
         "type",
     }
 )
+_USUAL: Final = frozenset({"arguments", "id", "name"})
 CALL_TYPES: Final = frozenset(
     {
         "custom_tool_call",
@@ -156,6 +159,13 @@ def read_entry(entry: Mapping[str, Any], *, lenient: bool = False) -> RawCall | 
         lenient: `{"tool": ...}` with other keys beside is a call too: a program made
             it, not a model.
     """
+    if (
+        "arguments" in entry
+        and _USUAL.issuperset(entry)
+        and type(entry.get("name")) is str
+        and entry["name"].strip()
+    ):
+        return RawCall(entry.get("id"), entry["name"], entry["arguments"])
     function = entry.get("function")
     if isinstance(function, Mapping):
         return _in_function(entry, function)

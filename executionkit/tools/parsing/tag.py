@@ -13,16 +13,22 @@ import re
 from typing import Any, Final
 
 from executionkit._wire.common import RawCall
-from executionkit.engine._json.strict import Failure, attempt, attempt_near, skip_space
+from executionkit.engine._json.strict import (
+    Failure,
+    attempt,
+    attempt_near,
+    scan,
+    skip_space,
+)
 from executionkit.tools.parsing.page import Mark, Page
 
 __all__ = ("TAG", "TAG_ANY_CASE")
 
-_OPENING: Final = r"<tool\s++(?=[\w.:-]++\s*+=)"
+_OPENING: Final = r"<tool\s++(?=[\w.:-]++\s*+=\s*+[^\s<])"
 _OPEN: Final = re.compile(_OPENING)
 _OPEN_ANY_CASE: Final = re.compile(_OPENING, re.IGNORECASE)
 _USUAL: Final = re.compile(
-    r"<tool name=([\"'])([^\"'<>&\s]++)\1 args=([\"'])(?=\{)", re.IGNORECASE
+    r"\s*+<tool name=([\"'])([^\"'<>&\s]++)\1 args=([\"'])(?=\{)", re.IGNORECASE
 )
 _ATTRIBUTE: Final = re.compile(r"\s*+([\w.:-]++)\s*+=\s*+([\"'])")
 _TAIL: Final = re.compile(r"\s*+(?:/?>|[\w.:-]++\s*+=)")
@@ -131,6 +137,7 @@ class _Tag:
                 if not close[1]:
                     self._read_body()
         if not name and self.args is None:
+            self.page.broken += bool(self.problem)
             return self.at  # some other tag of that name, or prose
         if self.problem:
             end = max(self.at, self._limit(self.at))
@@ -228,20 +235,20 @@ class _Tag:
 
 
 def _read_tag(page: Page, found: re.Match[str]) -> int:
-    text = page.text
-    usual = _USUAL.match(text, found.start())
-    if usual is not None:
-        outcome = attempt_near(text, usual.end())
-        if not isinstance(outcome, Failure):
-            value, end = outcome
-            if (
-                text.startswith("/>", end + 1)
-                and text[end] == usual[3]
-                and text.find("&", usual.end(), end) < 0
-            ):
-                page.entries.append(RawCall(None, usual[2], value))
-                return end + 3
-    return _Tag(page, found).read()
+    # Tags as they are usually written, one behind the other, take the short way.
+    text, start = page.text, found.start()
+    while usual := _USUAL.match(text, start):
+        begin = usual.end()
+        try:
+            value, end = scan(text, begin)
+        except (StopIteration, ValueError, RecursionError):
+            break
+        closed = text.startswith("/>", end + 1) and text[end] == usual[3]
+        if not closed or text.find("&", begin, end) >= 0:
+            break
+        page.entries.append(RawCall(None, usual[2], value))
+        start = end + 3
+    return start if start > found.start() else _Tag(page, found).read()
 
 
 def _find_any_case(text: str, start: int) -> re.Match[str] | None:
@@ -256,3 +263,4 @@ TAG: Final = Mark("xml", "<tool", _find, _read_tag)
 """The tag in small letters, which is found faster."""
 
 TAG_ANY_CASE: Final = Mark("xml", "<tool", _find_any_case, _read_tag)
+"""The tag in letters of any case."""
