@@ -3,9 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, assert_type
 
+from executionkit import (
+    OMIT,
+    AnthropicProvider,
+    CostLimit,
+    CostTracker,
+    Kit,
+    LLMProvider,
+    LLMResponse,
+    LocalProvider,
+    MockProvider,
+    Prices,
+    Provider,
+    RetryConfig,
+    StreamEvent,
+    StreamingProvider,
+    TextDelta,
+    ToolCallingProvider,
+    TraceEvent,
+    VotingStrategy,
+    checked_complete,
+    checked_stream,
+    consensus,
+    consensus_sync,
+    map_reduce,
+    pipe,
+    react_loop,
+    refine_loop,
+    structured,
+    structured_sync,
+)
 from executionkit._clock import Clock, SystemClock, get_clock, use_clock
 from executionkit.calls import (
     CallProblem,
@@ -139,3 +171,147 @@ async def streams(result: StreamingPatternResult) -> None:
     stream: AsyncIterator[str] = result.text_stream
     assert_type(result.cost, TokenUsage)
     del stream
+
+
+@dataclass
+class City:
+    name: str
+
+
+class Parrot:
+    """A user's own provider satisfies the protocol by its shape."""
+
+    async def complete(
+        self, messages: Sequence[dict[str, Any]], **kwargs: Any
+    ) -> LLMResponse:
+        return LLMResponse(str(messages[-1]["content"]))
+
+
+class Silent:
+    async def ask(self) -> None: ...
+
+
+def score(text: str, provider: LLMProvider) -> float:
+    return float(len(text))
+
+
+def watch(event: TraceEvent) -> None:
+    assert_type(event.kind, str)
+
+
+async def patterns(provider: Provider) -> None:
+    limit = TokenUsage(llm_calls=3)
+    vote = await consensus(provider, "q", num_samples=3, strategy="majority")
+    assert_type(vote, PatternResult[str])
+    await consensus(provider, "q", strategy=VotingStrategy.UNANIMOUS, max_cost=limit)
+    assert_type((await refine_loop(provider, "q", evaluator=score)).value, str)
+    assert_type((await react_loop(provider, "q", runner())).value, str)
+    await react_loop(provider, messages=[{"role": "user", "content": "q"}], tools=[])
+    mapped = await map_reduce(
+        provider,
+        ["a"],
+        map_prompt_template="{item}",
+        reduce_prompt_template="{mapped_outputs}",
+        on_error="collect",
+        trace=watch,
+    )
+    assert_type(mapped.value, str)
+    step = partial(consensus, max_cost=limit)
+    assert_type(await pipe(provider, "q", step, refine_loop), PatternResult[Any])
+    # Options of the API pass through, under any name.
+    await consensus(provider, "q", temperature=OMIT, seed=3, stop=["x"])
+
+
+async def answers_of_a_type(provider: Provider) -> None:
+    assert_type((await structured(provider, "q", schema=City)).value, City)
+    assert_type((await structured(provider, "q", schema=int)).value, int)
+    assert_type((await structured(provider, "q", schema={"type": "array"})).value, Any)
+    assert_type((await structured(provider, "q")).value, Any)
+
+
+def from_ordinary_code(provider: Provider) -> None:
+    assert_type(consensus_sync(provider, "q"), PatternResult[str])
+    assert_type(structured_sync(provider, "q").value, Any)
+
+
+async def patterns_refuse(provider: Provider) -> None:
+    await consensus(Silent(), "q")  # type: ignore[arg-type]
+    await consensus(provider, 3)  # type: ignore[arg-type]
+    await consensus(provider, "q", 3)  # type: ignore[call-arg]
+    await consensus(provider, "q", max_cost=5)  # type: ignore[arg-type]
+    await consensus(provider, "q", retry=3)  # type: ignore[arg-type]
+    await map_reduce(provider, ["a"])  # type: ignore[call-arg]
+    await react_loop(provider, "q", [blocking])  # type: ignore[list-item]
+    await react_loop(provider, "q", tool_mode="xml")  # type: ignore[arg-type]
+
+
+async def limits(provider: Provider) -> None:
+    prices = Prices(input=3, output=15.0, cache_read=0.3)
+    limit = CostLimit(llm_calls=5, money=1, prices=prices, request_input_tokens=9)
+    await consensus(provider, "q", max_cost=limit)
+    await pipe(provider, "q", consensus, max_budget=limit)
+    assert_type(limit.money, float | None)
+    assert_type(limit + TokenUsage(), TokenUsage)
+    assert_type(prices.cost(TokenUsage()), float)
+
+
+def limits_refuse() -> None:
+    Prices(3, 15)  # type: ignore[call-arg]
+    CostLimit(money="1")  # type: ignore[arg-type]
+    RetryConfig(retryable=3)  # type: ignore[arg-type]
+
+
+async def kits(provider: Provider) -> None:
+    async with Kit(provider) as kit:
+        assert_type(kit, Kit)
+        assert_type(await kit.consensus("q"), PatternResult[str])
+        assert_type(await kit.structured("q"), PatternResult[Any])
+        assert_type(await kit.stream_consensus("q"), StreamingPatternResult)
+        assert_type(kit.usage, TokenUsage)
+
+
+def providers(local: LocalProvider) -> None:
+    own = Provider("http://h", "m", "key", timeout=3)
+    claude = AnthropicProvider("m", "key", base_url="http://h")
+    assert_type(Provider.from_env(model="m"), Provider)
+    assert_type(AnthropicProvider.from_env(), AnthropicProvider)
+    every: list[LLMProvider] = [own, claude, local, MockProvider(["a"]), Parrot()]
+    calling: list[ToolCallingProvider] = [own, claude]
+    streaming: list[StreamingProvider] = [own, claude]
+    assert_type(own.connection_counts.failed, int)
+    del every, calling, streaming
+
+
+def providers_refuse(provider: Provider) -> None:
+    Provider("http://h")  # type: ignore[call-arg]
+    Provider("http://h", "m", default_temperature="hot")  # type: ignore[arg-type]
+    AnthropicProvider("m", default_max_tokens=None)  # type: ignore[arg-type]
+    provider.model = "other"  # type: ignore[misc]
+    streaming: StreamingProvider = Parrot()  # type: ignore[assignment]
+    calling: ToolCallingProvider = Parrot()  # type: ignore[assignment]
+    del streaming, calling
+
+
+async def replies(provider: Provider, messages: list[dict[str, Any]]) -> None:
+    reply = await provider.complete(messages, temperature=0.2, seed=3)
+    assert_type(reply, LLMResponse)
+    assert_type(reply.content, str)
+    assert_type(reply.tool_calls, tuple[ToolCall, ...])
+    async with provider.stream(messages) as texts:
+        async for text in texts:
+            assert_type(text, str)
+    async for event in provider.stream_events(messages):
+        assert_type(event, StreamEvent)
+        if isinstance(event, TextDelta):
+            assert_type(event.text, str)
+
+
+async def patterns_of_ones_own(
+    provider: Provider, messages: list[dict[str, Any]]
+) -> None:
+    tracker = CostTracker()
+    reply = await checked_complete(provider, messages, tracker, TokenUsage(), None)
+    assert_type(reply, LLMResponse)
+    stream = await checked_stream(provider, messages, tracker, CostLimit(), None)
+    assert_type(stream, StreamingPatternResult)
+    assert_type(tracker.to_usage(), TokenUsage)
