@@ -256,7 +256,8 @@ def _unordered(made: ExecutionPlan) -> tuple[object, ...]:
     return (
         made.stages,
         made.per_call_timeout_ms,
-        set(made.skip_reasons),
+        # Of several skipped dependencies any one may be named.
+        {(item.call_id, item.reason) for item in made.skip_reasons},
         made.critical_path_ms,
         made.estimated_total_ms,
     )
