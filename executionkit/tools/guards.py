@@ -58,7 +58,7 @@ class GuardChain:
     When a call is blocked, what the guards before had counted is given back.
 
     Args:
-        guards: First to last. Put what hides secrets before what cuts outputs: half a
+        guards: First to last; a chain among them stands for its guards. Put what hides secrets before what cuts outputs: half a
             secret can no longer be recognised.
         enforcement: A lower level than a guard's own lowers it.
 
@@ -103,6 +103,9 @@ class GuardChain:
     def _steps(self, method: str) -> tuple[Step, ...]:
         steps: list[Step] = []
         for guard in self.guards:
+            if isinstance(guard, GuardChain):
+                steps.extend(self._steps_of(guard, method))
+                continue
             _check_guard(guard)
             check = getattr(guard, method, None)
             inherited = getattr(type(guard), method, None) is getattr(BaseGuard, method)
@@ -112,6 +115,15 @@ class GuardChain:
                 continue
             steps.append(Step(guard, check, warns=EnforcementLevel.WARN in levels))
         return tuple(steps)
+
+    def _steps_of(self, chain: GuardChain, method: str) -> list[Step]:
+        if self.enforcement is EnforcementLevel.OFF:
+            return []
+        warns = self.enforcement is EnforcementLevel.WARN
+        steps = chain.before if method == "check" else chain.after
+        return [
+            Step(step.guard, step.check, warns=warns or step.warns) for step in steps
+        ]
 
     # --- for the layer ----------------------------------------------------------
     def begin(self, call: ToolCall, record: ToolRecord) -> Pass | None:

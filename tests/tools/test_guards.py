@@ -227,6 +227,18 @@ class TestChain:
         assert found.warnings[1].startswith("b: the guard failed with ValueError")
         assert len(last.asked) == 1
 
+    @pytest.mark.req("guards.chain")
+    def test_a_chain_in_a_chain_stands_for_its_guards(self) -> None:
+        soft = GuardChain([Says(BLOCK, "a")], enforcement=EnforcementLevel.WARN)
+        hard = GuardChain([SaysAfter(BLOCK, "b"), Says(BLOCK, "c")])
+        both_of_them = GuardChain([soft, hard])
+        found = both_of_them.check_all(call(), WEB)
+        assert (found.guard, found.warnings) == ("c", ("a: no",))
+        assert both_of_them.check_output_all(call(), WEB, 1).guard == "b"
+        for level, blocked in (("warn", False), ("off", False), ("block", True)):
+            outer = GuardChain([hard], enforcement=EnforcementLevel(level))
+            assert outer.check_all(call(), WEB).blocked is blocked
+
     def test_a_guard_that_is_off_is_not_asked(self) -> None:
         off = Says(BLOCK, level="off")
         assert not GuardChain([off]).check_all(call(), WEB).blocked

@@ -46,10 +46,10 @@ _FILLERS: Final = frozenset({"address", "addresses", "addr", "name", "names"})
 _PLURAL: Final = re.compile(r"URLs|URIs|IPs")
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
-_IN_TEXT: Final = re.compile(
-    r"(?:(https?|wss?|ftp)|([A-Za-z][A-Za-z0-9+.\-]{1,30})(?=:[\\/]{2}))"
-    r":([\\/]*)([^\s\"'<>`{}|^]{0,1200})",  # more than a host may have
-    re.IGNORECASE,
+_BEFORE_COLON: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{1,30}\Z")
+_WEB_AT_END: Final = re.compile(r"(?:https?|wss?|ftp)\Z", re.IGNORECASE)
+_AFTER_COLON: Final = re.compile(
+    r"([\\/]*)([^\s\"'<>`{}|^]{0,1200})"  # more than a host may have
 )
 _END: Final = re.compile(r"[/?#]")
 _SCHEME: Final = re.compile(
@@ -168,22 +168,49 @@ def _is_harmless(text: str) -> bool:
 def _in_text(
     text: str, place: str, *, scan_text: bool, skip_first: bool
 ) -> Iterator[Target]:
-    found = _IN_TEXT.search(text)
-    while found:
-        rest = found[4]
-        if found.start() == 0:
-            whole = text[found.start(4) :]
-            if "@" in _END.split(whole, maxsplit=1)[0]:
-                rest = whole  # some clients let white space and quotes stand before "@"
-        elif scan_text:
+    colon = text.find(":")
+    while colon >= 0:
+        start, scheme = _scheme_before(text, colon)
+        if scheme and start == 0:
+            rest = "" if skip_first else _whole_rest(text, colon + 1)
+            if rest:
+                yield from _authority(scheme, rest, place)
+        elif scheme and scan_text:
+            found = _AFTER_COLON.match(text, colon + 1)
+            slashes, rest = found.groups() if found else ("", "")
             rest = _cut(rest)
-        else:
-            return
-        if (rest or found[3]) and not (skip_first and found.start() == 0):
-            scheme = (found[1] or found[2]).lower()
-            yield from _authority(scheme, found[3] + rest, place)
+            if slashes or rest:
+                yield from _authority(scheme, slashes + rest, place)
         # From here, not from the end: there may be a URL inside of the URL.
-        found = _IN_TEXT.search(text, found.start(4))
+        colon = text.find(":", colon + 1)
+
+
+def _scheme_before(text: str, colon: int) -> tuple[int, str]:
+    """The start of the scheme in front of a colon, and the scheme; empty = none."""
+    after = text[colon + 1 : colon + 3]
+    head = text[max(0, colon - 31) : colon]
+    web = _WEB_AT_END.search(head)
+    if web is None and (len(after) < 2 or after.strip("/\\")):
+        return colon, ""
+    found = _BEFORE_COLON.search(head)
+    if found is None:
+        return colon, ""
+    start = colon - len(found[0])
+    if start > 0 and web is not None:  # in a text nobody reads "it.https" as a scheme
+        return colon - len(web[0]), web[0].lower()
+    if web is not None and web[0] != found[0] and after.strip("/\\"):
+        return colon, ""  # "xhttp:y"
+    return start, found[0].lower()
+
+
+def _whole_rest(text: str, at: int) -> str:
+    """What stands behind the scheme of a text that begins with one."""
+    whole = text[at:]
+    slashes = len(whole) - len(whole.lstrip("/\\"))
+    if "@" in _END.split(whole[slashes:], maxsplit=1)[0]:
+        return whole  # some clients let white space and quotes stand before "@"
+    found = _AFTER_COLON.match(text, at)
+    return found[0] if found else ""
 
 
 def _readings(text: str, whole: str) -> Iterator[str]:
