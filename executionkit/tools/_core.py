@@ -80,6 +80,7 @@ class Core:
         self._clock = clock
         self._tracer = tracer
         self.paths: Paths = Paths(registry, self.build, self.shop)
+        self.paths.tracer = tracer
         # Calls at once are limited where they run, not where they begin: a call that
         # waits for a permit or for its own tool must not hold the place of another.
         self._gate: Gate | None = None
@@ -92,6 +93,7 @@ class Core:
         """The path of one tool."""
         parts = PathParts(
             start=self._starter(record),
+            function=self._function(record),
             shop=self.shop,
             timeout=self._timeout(record),
             guards=self.guards,
@@ -152,6 +154,10 @@ class Core:
         if chosen is None:
             return config
         return replace(config or tool_retry(RetryConfig()), max_retries=chosen)
+
+    def _function(self, record: ToolRecord) -> Any:
+        function: Any = getattr(self.strategy, "function", None)
+        return None if function is None else function(record)
 
     def _starter(
         self, record: ToolRecord

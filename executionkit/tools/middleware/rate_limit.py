@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from executionkit.engine._checks import check_int, check_number
 from executionkit.engine.rate_bucket import (
     PermitTimeoutError,
     SlidingWindow,
@@ -43,6 +44,9 @@ class RateLimitOptions:
     glob share its permits."""
 
     def __post_init__(self) -> None:
+        if self.global_limit is not None:
+            check_int("global_limit", self.global_limit, 1)
+        check_number("global_period", self.global_period, above=True)
         for name, limit in self.tool_limits.items():
             pair = tuple(limit) if isinstance(limit, (list, tuple)) else ()
             if len(pair) != 2:
@@ -50,6 +54,8 @@ class RateLimitOptions:
                     f"`tool_limits[{name!r}]` must be (starts, seconds), got {limit!r}"
                 )
                 raise ValueError(msg)
+            check_int(f"tool_limits[{name!r}]", pair[0], 1)
+            check_number(f"tool_limits[{name!r}]", pair[1], above=True)
         limits = {name: tuple(pair) for name, pair in self.tool_limits.items()}
         object.__setattr__(self, "tool_limits", freeze_mapping(limits))
 
@@ -119,22 +125,22 @@ class RateLimitLayer(Layer):
     had and not used, because the call ended before its tool began, is given back.
     """
 
-    __slots__ = ("_clock", "windows")
+    __slots__ = ("_clock", "_now", "windows")
 
     name = "rate_limit"
 
     def __init__(self, windows: tuple[SlidingWindow, ...], clock: Clock) -> None:
         self.windows: tuple[SlidingWindow, ...] = windows
         self._clock = clock
+        self._now = clock.monotonic
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
-        now = self._clock.monotonic()
-        for window in self.windows:
-            if not window.fits(now):
+        request.permit_time = now = self._now()
+        for taken, window in enumerate(self.windows):
+            if not window.start_now(now):
+                for other in self.windows[:taken]:
+                    other.take_back()
                 return self._wait(request)
-        for window in self.windows:
-            window.count(now)
-        request.permit_time = now
         return None
 
     def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
