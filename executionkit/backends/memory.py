@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from executionkit._clock import Clock
 
-__all__ = ("InMemoryCache", "MemoryBackend", "own")
+__all__ = ("InMemoryCache", "MemoryBackend", "check_ttl", "own")
 
 _ATOMS: Final = frozenset(
     {str, int, float, bool, NoneType, bytes, complex, date, datetime, timedelta}

@@ -38,7 +38,6 @@ __all__ = (
 MAX_KEY_TEXT: Final = 512
 """Characters of arguments above which a key holds their SHA-256 instead."""
 
-_TEXT: Final = frozenset({str})
 _FLAT: Final = frozenset({str, int, float, bool, NoneType})
 _DICTS: Final = frozenset({dict, FrozenDict})
 _LISTS: Final = frozenset({list, FrozenList})
@@ -85,10 +84,15 @@ def _is_plain(value: Any) -> bool:
     if kind in _FLAT:
         return True
     if kind in _DICTS:
-        return _TEXT.issuperset(map(type, value)) and all(
-            map(_is_plain, value.values())
-        )
+        return _is_plain_dict(value)
     return kind in _LISTS and all(map(_is_plain, value))
+
+
+def _is_plain_dict(value: Mapping[Any, Any]) -> bool:
+    for name, item in value.items():
+        if type(name) is not str or (type(item) not in _FLAT and not _is_plain(item)):
+            return False
+    return True
 
 
 def canonical(value: Any) -> str | None:
@@ -96,11 +100,9 @@ def canonical(value: Any) -> str | None:
     if type(value) is MappingProxyType:
         value = value.copy()  # the encoder of C wants a dict
     try:
-        if type(value) in _DICTS and _TEXT.issuperset(map(type, value)):
-            values = value.values()
-            if _FLAT.issuperset(map(type, values)) or all(map(_is_plain, values)):
-                text = _join(_chunks(value, 0))
-                return text if len(text) <= MAX_KEY_TEXT else f"#{_sha256(text)}"
+        if type(value) in _DICTS and _is_plain_dict(value):
+            text = _join(_chunks(value, 0))
+            return text if len(text) <= MAX_KEY_TEXT else f"#{_sha256(text)}"
         typed = _typed(value)
     except (RecursionError, ValueError):  # no end of it, or too many digits
         return None

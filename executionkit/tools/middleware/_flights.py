@@ -65,27 +65,37 @@ class Flights:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else get_clock()
-        self._flights: dict[str, Flight] = {}
+        # None = nobody has joined yet, as is most often so.
+        self._flights: dict[str, Flight | None] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
 
     def join(self, key: str, mark: str = "") -> Flight | None:
         """The flight of an equal call; None = there is none, and now you lead one."""
-        flight = self._flights.get(key)
-        if flight is None:
-            self._flights[key] = Flight(key, mark)
+        flights = self._flights
+        if key not in flights:
+            flights[key] = Flight(key, mark) if mark else None
+            return None
+        return flights[key] or self._board(key)
+
+    def _board(self, key: str) -> Flight:
+        flight = self._flights[key] = Flight(key)
         return flight
 
     def get(self, key: str) -> Flight | None:
-        """The flight of `key`, without joining it."""
+        """The flight of `key` when somebody has joined it or marked it; else None."""
         return self._flights.get(key)
+
+    def end_alone(self, key: str) -> None:
+        """A flight ends that `get` knows nothing of: there is nobody to tell."""
+        self._flights.pop(key, None)
 
     def mark_stale(self, head: str, tail: str = "") -> None:
         """Keep nothing of the flights whose keys begin and end so."""
-        for key, flight in self._flights.items():
+        for key, flight in list(self._flights.items()):
             if key.startswith(head) and key.endswith(tail):
-                flight.stale = True
+                (flight or self._board(key)).stale = True
 
     async def wait(self, flight: Flight, deadline: float | None) -> Any:
         """What the leader's call gives; `LEAD` when the caller has to run it now.
@@ -141,6 +151,8 @@ class Flights:
         flight = self._flights.get(key)
         if flight is not None:
             self._hand_on(flight)
+        else:
+            self.end_alone(key)
 
     def _hand_on(self, flight: Flight) -> None:
         waiters = flight.waiters or []

@@ -250,12 +250,16 @@ class CacheLayer:
             if entry is None:
                 request.warn(_UNCOPYABLE)
             elif type(value) in _ATOMS or _is_kept(value):
-                ttl = self._plan(request.record).ttl
+                plan = self._plans.get(request.record) or self._plan(request.record)
+                ttl = plan.ttl
                 if self._memory is not None:
                     self._memory.put(key, entry, ttl)
                 else:
                     self._sync.set_now(key, entry.value, ttl)
-        self._flights.land(key, entry)
+        if flight is None:
+            self._flights.end_alone(key)
+        else:
+            self._flights.land(key, entry)
         return None
 
     async def _done_slow(
