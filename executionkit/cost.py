@@ -179,7 +179,7 @@ class CostTracker:
         return (
             _exceeds(budget.input_tokens, self._input)
             or _exceeds(budget.output_tokens, self._output)
-            or _exceeds(budget.money, budget.money_of(self.to_usage()))
+            or _exceeds(budget.money, self._money(budget))
         )
 
     async def admit(
@@ -310,24 +310,31 @@ class CostTracker:
         return not (
             _exceeds(budget.input_tokens, self._input + sends)
             or _exceeds(budget.output_tokens, self._output + makes)
-            or _exceeds(
-                budget.money,
-                budget.money_of(self.to_usage() + TokenUsage(sends, makes)),
+            or (
+                budget.money is not None
+                and budget.money_of(self.to_usage() + TokenUsage(sends, makes))
+                > budget.money
             )
         )
+
+    def _money(self, budget: Budget) -> float:
+        """What was spent; not worked out when nobody limits it."""
+        if budget.money is None:
+            return 0
+        # Without the last digits, which are those of binary fractions.
+        return round(budget.money_of(self.to_usage()), 9)
 
     def _refuse_if_spent(self, budget: Budget, moment: str) -> None:
         for label, limit, spent in (
             ("LLM call", budget.llm_calls, self._calls),
             ("Input token", budget.input_tokens, self._input),
             ("Output token", budget.output_tokens, self._output),
-            ("Money", budget.money, _shown(budget.money_of(self.to_usage()))),
+            ("Money", budget.money, self._money(budget)),
         ):
             if limit is None or spent < limit:
                 continue
             detail = "forwarded from pipe" if limit == 0 else moment
-            used = _shown(limit)
-            msg = f"{label} budget exhausted ({detail}): {spent} of {used} used"
+            msg = f"{label} budget exhausted ({detail}): {spent} of {limit} used"
             raise BudgetExhaustedError(
                 msg, cost=self.to_usage(), metadata={"budget": budget.source}
             )
@@ -363,11 +370,6 @@ class _Waiter:
         self.granted: asyncio.Future[Reservation] = (
             asyncio.get_running_loop().create_future()
         )
-
-
-def _shown(amount: float) -> float:
-    """Money without the last digits, which are those of binary fractions."""
-    return amount if isinstance(amount, int) else round(amount, 9)
 
 
 def _exceeds(limit: float | None, amount: float) -> bool:

@@ -13,6 +13,7 @@ from executionkit._endpoint import (
     EventStream,
     Options,
     TextStream,
+    check_defaults,
     make_endpoint,
     refuse_streaming,
 )
@@ -94,6 +95,7 @@ class LocalProvider:
     ) -> None:
         _check_counts(context_size=context_size, parallel=parallel, threads=threads)
         _check_counts(default_max_tokens=default_max_tokens)
+        check_defaults(default_temperature, default_max_tokens, needed=True)
         if tool_rounds is not None:
             _check_counts(tool_rounds=tool_rounds)
         self.default_temperature = default_temperature

@@ -111,6 +111,11 @@ class TestWhatItIs:
         with pytest.raises(ValueError, match=f"`{setting}` must be an integer >= 1"):
             LocalProvider(**{setting: value})
 
+    @pytest.mark.parametrize("value", ["hot", True])
+    def test_a_temperature_that_is_no_number_is_refused(self, value: Any) -> None:
+        with pytest.raises(TypeError, match="`default_temperature`"):
+            LocalProvider(default_temperature=value)
+
     def test_nothing_is_loaded_before_it_is_used(self) -> None:
         provider = LocalProvider("/nowhere/model.gguf")
         assert provider.model == "model"
