@@ -17,7 +17,7 @@ from typing import Final
 
 from executionkit._wire.common import RawCall
 from executionkit.engine._json.strict import Failure, attempt_near, skip_space
-from executionkit.tools.parsing.page import Mark, Page
+from executionkit.tools.parsing.page import MAX_BROKEN, Mark, Page
 
 __all__ = ("FORMS",)
 
@@ -47,6 +47,7 @@ _PARAMETER: Final = re.compile(r"\s*+<parameter=[\"']?([^<>\s\"']{1,200}+)[\"']?
 _VALUE_END: Final = re.compile(
     r"</parameter>(?=\s*+(?:<parameter=|</function>|</tool_call>))"
 )
+_MORE_JSON: Final = frozenset('{["}],:')
 _UNFINISHED: Final = "it is not complete: `{}` is missing"
 
 
@@ -95,10 +96,14 @@ def _body(
     text = page.text
     if text.startswith("{", start):
         outcome = attempt_near(text, start)
-        if not isinstance(outcome, Failure):
-            page.add(RawCall(call_id, name, outcome[0]))
-            return outcome[1]
-        at, why = outcome.at, f"arguments were not valid JSON: {outcome.reason}"
+        if isinstance(outcome, Failure):
+            at, why = outcome.at, f"arguments were not valid JSON: {outcome.reason}"
+        else:
+            at = skip_space(text, outcome[1])
+            if text[at : at + 1] not in _MORE_JSON or text.startswith(stops, at):
+                page.add(RawCall(call_id, name, outcome[0]))
+                return outcome[1]
+            why = "more text follows the arguments"
     else:
         at, why = -1, "arguments must be a JSON object"
     end, closed = _ahead(text, close, start, *stops)
@@ -168,21 +173,28 @@ def _read_mistral(page: Page, found: re.Match[str]) -> int:
         return outcome[1]
     # One of them is broken: read them one by one, so that the others survive.
     at = skip_space(text, start + 1)
-    while text.startswith("{", at) and at < end:
+    while text.startswith("{", at) and page.broken <= MAX_BROKEN:
         one = attempt_near(text, at)
-        stop = text.find('{"', at + 1, end) if isinstance(one, Failure) else end
-        at = page.read_objects(at, _next_entry(text, at, end, stop))[0]
-        at = skip_space(text, at)
+        if isinstance(one, Failure):
+            stop = _next_entry(text, at, end)
+            page.fail(at, stop, f"it is not valid JSON: {one.reason}", at=one.at)
+            at = stop
+        else:
+            page.entries += page.read_json(one[0])
+            at = skip_space(text, one[1])
         if text.startswith(",", at):
             at = skip_space(text, at + 1)
     return at
 
 
-def _next_entry(text: str, start: int, end: int, stop: int) -> int:
+def _next_entry(text: str, start: int, end: int) -> int:
     """Where the entry after a broken one begins, in a list of calls."""
-    while 0 <= stop < end:
-        before = text[start:stop].rstrip()
-        if before.endswith(","):
+    stop = text.find('{"', start + 1, end)
+    while stop >= 0:
+        before = stop - 1
+        while text[before].isspace():
+            before -= 1
+        if text[before] == ",":
             return stop
         stop = text.find('{"', stop + 1, end)
     return end

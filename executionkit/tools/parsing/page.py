@@ -29,7 +29,7 @@ MAX_BROKEN: Final = 200
 ReadJson: TypeAlias = Callable[[object], list[Any]]
 """From a JSON value to the calls in it."""
 
-_TOO_MANY: Final = f"more than {MAX_BROKEN} broken calls; the rest was not read"
+_TOO_MANY: Final = "too many broken calls; the rest of the text was not read"
 _SHOWN: Final = 4000
 _NAME: Final = re.compile(r'"(?:name|tool)"\s*+:\s*+"([^"\\\s]{1,200}+)"')
 _ID: Final = re.compile(r'"(?:call_)?id"\s*+:\s*+"([^"\\\s]{1,200}+)"')
@@ -43,13 +43,15 @@ _THOUGHTS: Final = tuple(
 class Page:
     """A text while it is read, and what was found on it."""
 
-    __slots__ = ("broken", "entries", "read_json", "text")
+    __slots__ = ("broken", "entries", "read_json", "stopped", "text")
 
     def __init__(self, text: str, read_json: ReadJson) -> None:
         self.text = text
         self.read_json = read_json
         self.entries: list[Any] = []
         self.broken = 0
+        self.stopped = -1
+        """Where reading was given up; -1 = it was not."""
 
     def add(self, call: RawCall) -> None:
         self.entries.append(call)
@@ -85,6 +87,12 @@ class Page:
         self.entries.append(
             RawCall(call_id, name, raw, problem=problem, position=position)
         )
+
+    def tell_stop(self) -> None:
+        """Report that the rest was not read, when it was not."""
+        if self.stopped >= 0:
+            end = len(self.text)
+            self.fail(self.stopped, end, _TOO_MANY, name="", call_id="")
 
     def read_objects(self, start: int, end: int) -> tuple[int, str]:
         """Read the calls in JSON values that stand one behind the other.
@@ -177,5 +185,6 @@ def read_marks(page: Page, marks: Sequence[Mark], *, reasoning: bool) -> None:
             return
         position = max(chosen.read(page, best), best.end())
         if page.broken > MAX_BROKEN:
-            page.fail(position, len(text), _TOO_MANY, name="", call_id="")
+            page.stopped = position
+        if page.stopped >= 0:
             return

@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 from executionkit.calls import CallProblem, new_id
 from executionkit.errors import ErrorCode, ParserError
 from executionkit.tools.parsing.data import kind_of, read_value
-from executionkit.tools.parsing.page import Page
-from executionkit.tools.parsing.prose import may_hold_json_calls, read_prose
 from executionkit.tools.parsing.result import NOTHING, ParsedCalls, Reading, settle
 from executionkit.tools.parsing.text import (
     FORM_NAMES,
@@ -94,14 +92,10 @@ class _DataParser(_Parser):
     def _parse_text(self, text: str) -> ParsedCalls | None:
         whole = load_whole(text)
         if whole is not None:
-            found = settle(Reading(self._read_json(whole)), from_json=True)
-        elif may_hold_json_calls(text):
-            page = Page(text, self._read_json)
-            read_prose(page, reasoning="<" in text)
-            found = settle(Reading(page.entries), from_json=True)
+            entries = self._read_json(whole)
         else:
-            found = NOTHING
-        return found or None
+            entries = read_forms(text, self._read_json, ()).entries
+        return settle(Reading(entries), from_json=True) or None
 
     def _read_json(self, value: object) -> list[Any]:
         if kind_of(value) != self.name:

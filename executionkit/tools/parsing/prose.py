@@ -9,6 +9,7 @@ reported.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from executionkit.engine._json.marks import OPENER
@@ -20,7 +21,7 @@ from executionkit.engine._json.strict import (
 )
 from executionkit.tools.parsing.page import Mark, Page, read_marks
 
-__all__ = ("may_hold_json_calls", "read_prose")
+__all__ = ("may_hold_json_calls", "read_page")
 
 _WORDS: Final = (
     '"name"',
@@ -38,6 +39,7 @@ _SIGN: Final = re.compile(
     r'"(?:arguments|args|parameters|input|function|functionCall|tool_calls'
     r'|function_call|tool)"\s*+:'
 )
+_NAMED: Final = re.compile(r'"(?:name|tool)"\s*+:\s*+"')
 _MAX_FAILURES: Final = 1000
 _MAX_DEEP: Final = 16
 """Times that something nested without end is looked into."""
@@ -46,7 +48,6 @@ _ROOM: Final = 50_000
 _SIGN_AHEAD: Final = 300
 _NOT_JSON: Final = "the call is not valid JSON: {}"
 _NOT_WHOLE: Final = "the call is not complete"
-_TOO_MANY: Final = "too much broken JSON in the text; the rest was not read"
 
 
 def may_hold_json_calls(text: str) -> bool:
@@ -85,7 +86,7 @@ class _Search:
         if self.failures <= 2 * _MAX_FAILURES:
             return _ENTRY.search(text, start)
         if _SIGN.search(text, start):
-            self.page.fail(start, len(text), _TOO_MANY, name="", call_id="")
+            self.page.stopped = start
         return None
 
     def read(self, page: Page, found: re.Match[str]) -> int:
@@ -109,7 +110,9 @@ class _Search:
         self.effort -= stop - at
         is_entry = _ENTRY.match(page.text, at) is not None
         if is_entry or _LIST.match(page.text, at):
-            sign = _SIGN.search(page.text, at, stop + _SIGN_AHEAD)
+            # Before the place where reading stopped, or soon after it in what has a name.
+            named = _NAMED.search(page.text, at, stop + _SIGN_AHEAD)
+            sign = _SIGN.search(page.text, at, stop + bool(named) * _SIGN_AHEAD)
             # In a list of calls what is cut off early was a call too.
             if sign or (page.entries and failure.cut and is_entry):
                 broken = _Found(at, [], _NOT_JSON.format(failure.reason))
@@ -131,13 +134,11 @@ def _settle(page: Page) -> None:
     found, page.entries = page.entries, []
     for place, item in enumerate(found):
         following = found[place + 1] if place + 1 < len(found) else None
-        if not isinstance(item, _Found):
-            page.entries.append(item)
-        elif item.calls:
+        if item.calls:
             page.entries += item.calls
         elif not (item.is_list and following is not None):
             end = len(page.text)
-            if isinstance(following, _Found):
+            if following is not None:
                 end = following.start
             fence = page.text.find("```", item.start, end)
             end = fence if fence >= 0 else end
@@ -152,8 +153,26 @@ def _is_member(text: str, at: int) -> bool:
     return before >= 0 and text[before] == ":"
 
 
-def read_prose(page: Page, *, reasoning: bool) -> None:
-    """Read all calls that stand as JSON in the text, outside of reasoning."""
+def read_page(
+    page: Page, marks: Sequence[Mark], *, only_forms: bool, reasoning: bool
+) -> None:
+    """Read what stands in a text in some forms, or else as JSON, outside of reasoning.
+
+    A form inside of a JSON object is a part of that object. Where a form is found, JSON
+    beside it is only spoken of.
+
+    Args:
+        page: The text, and where what is found is put.
+        marks: The forms that may be in it.
+        only_forms: Calls as JSON do not count.
+        reasoning: Whether it may have blocks of reasoning.
+    """
     search = _Search(page)
-    read_marks(page, [Mark("json", "", search.find, search.read)], reasoning=reasoning)
-    _settle(page)
+    json = Mark("json", "", search.find, search.read)
+    read_marks(page, [*marks, json], reasoning=reasoning)
+    in_forms = [entry for entry in page.entries if not isinstance(entry, _Found)]
+    if in_forms or only_forms:
+        page.entries = in_forms
+    else:
+        _settle(page)
+    page.tell_stop()

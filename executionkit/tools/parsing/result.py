@@ -155,15 +155,13 @@ def _frozen(value: Any, depth: int) -> Any:
 
 
 def _arguments(given: object) -> FrozenDict | None:
+    if given is None or given == "":
+        return None
     if type(given) is str:
-        if not given:
-            return None
         value, end = scan(given, 0)
         if end != len(given):
             raise _OddError
         given = value
-    if given is None:
-        return None
     if type(given) is not dict:
         raise _OddError
     "".join(given)  # a TypeError when a key is no text

@@ -126,6 +126,7 @@ class _Tag:
             if found is None:
                 break
             self._read_attribute(found[1].lower(), found[2], found.end())
+        given_args = self.args is not None
         name = next((self.attributes[k] for k in _NAMES if self.attributes.get(k)), "")
         if not self.problem:
             close = _CLOSE.match(self.text, self.at)
@@ -136,7 +137,7 @@ class _Tag:
                 self.at = close.end()
                 if not close[1]:
                     self._read_body()
-        if not name and self.args is None:
+        if not name and not given_args:
             self.page.broken += bool(self.problem)
             return self.at  # some other tag of that name, or prose
         if self.problem:
@@ -145,6 +146,7 @@ class _Tag:
                 end = self.at
             self.page.fail(self.start, end, self.problem, name=name)
             return self.at
+        self.page.broken += isinstance(self.args, str) and bool(self.args.strip())
         given = self.attributes.get
         call_id = given("id") or given("call_id")
         space, key = given("namespace"), given("idempotency_key")

@@ -12,9 +12,8 @@ from executionkit.tools.parsing.page import (
     Page,
     ReadJson,
     has_reasoning,
-    read_marks,
 )
-from executionkit.tools.parsing.prose import may_hold_json_calls, read_prose
+from executionkit.tools.parsing.prose import may_hold_json_calls, read_page
 from executionkit.tools.parsing.tag import TAG, TAG_ANY_CASE
 
 __all__ = ("FORM_NAMES", "has_form", "load_whole", "read_forms", "read_text")
@@ -56,34 +55,34 @@ def has_form(text: str, name: str) -> bool:
 
 
 def read_forms(text: str, read_json: ReadJson, names: Collection[str] | None) -> Page:
-    """What stands in a text in forms that are not JSON.
+    """What stands in a text that is not JSON as a whole.
 
     Args:
         text: What a model wrote.
         read_json: Finds the calls in a JSON value.
-        names: The forms to look for; None = all.
+        names: The forms to look for, and JSON not at all; None = all forms, and JSON
+            where there is none of them; empty = JSON alone.
     """
     page = Page(text, read_json)
+    json = may_hold_json_calls(text)
+    marks: list[Mark] = []
+    reasoning = False
     if "<" in text or "[TOOL_CALLS]" in text:
         lowered = text.lower()
         marks = _marks(text, lowered, names)
-        if marks:
-            read_marks(page, marks, reasoning=has_reasoning(lowered))
+        reasoning = has_reasoning(lowered)
+    if marks or (json and not names):
+        read_page(page, marks, only_forms=bool(names), reasoning=reasoning)
     return page
 
 
 def read_text(text: str, read_json: ReadJson) -> list[Any]:
     """The calls in a text, in order, with those that cannot be read.
 
-    A text that is JSON as a whole is read as such. Otherwise the forms come first; JSON
-    in prose is looked for only where no form is found, because a model that calls in a
-    form may also speak of the call in JSON.
+    A text that is JSON as a whole is read as such. Otherwise forms count before JSON in
+    prose: a model that calls in a form may also speak of the call in JSON.
     """
     whole = load_whole(text)
     if whole is not None:
         return read_json(whole)
-    page = read_forms(text, read_json, None)
-    if not page.entries and may_hold_json_calls(text):
-        page = Page(text, read_json)
-        read_prose(page, reasoning="<" in text and has_reasoning(text.lower()))
-    return page.entries
+    return read_forms(text, read_json, None).entries
