@@ -143,7 +143,8 @@ class ExecutionKitError(Exception):
 
     def __str__(self) -> str:
         """The text, and how many requests were sent when it was more than one."""
-        return f"{super().__str__()}{self.sent_words}"
+        text, sent = super().__str__(), self.sent_words
+        return f"{text or type(self).__name__}{sent}" if sent else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__.copy())

@@ -488,3 +488,11 @@ def test_a_tool_error_becomes_the_info_of_a_result() -> None:
         250,
     )
     assert dict(info.details) == {"a": 1}
+
+
+@pytest.mark.req("retry.final-error")
+def test_an_error_without_words_is_called_by_its_type() -> None:
+    error = ProviderError()
+    assert str(error) == ""
+    error.attempts = 2
+    assert str(error) == "ProviderError (requests sent: 2)"

@@ -249,8 +249,8 @@ async def run_with_retry(
     - The error that is raised in the end is the last one that really happened; its
       `attempts` says how many attempts were sent in all, inner layers included, and so
       does its text (a note, for an error that is none of this library).
-      `retries_exhausted` tells outer layers to stop,
-      unless `max_retries` is 0: then this was no retry layer.
+      `retries_exhausted` tells outer layers to stop, unless `max_retries` is 0: then
+      this was no retry layer.
 
     Args:
         attempt: Called with the number of the attempt, from 1.
