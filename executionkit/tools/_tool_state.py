@@ -131,11 +131,10 @@ class RateLimiter:
 
     async def check_limits(self, tool: str) -> tuple[bool, bool]:
         """(all tools' limit is reached, the tool's own is reached); takes nothing."""
-        now = self._clock.monotonic()
         own, overall = self._windows(tool)
         return (
-            overall is not None and not overall.fits(now),
-            own is not None and not own.fits(now),
+            overall is not None and overall.wait_time() > 0,
+            own is not None and own.wait_time() > 0,
         )
 
     async def get_usage(self, tool: str | None = None) -> dict[str, dict[str, Any]]:
@@ -198,7 +197,7 @@ class Circuits:
         configs: Mapping[str, BreakerConfig] | None,
         clock: Clock,
     ) -> None:
-        self._default = default or BreakerConfig()
+        self._default = BreakerConfig() if default is None else default
         checked("default_config", {"": self._default}, BreakerConfig)
         self._configs: Mapping[str, BreakerConfig] = checked(
             "tool_configs", configs, BreakerConfig
@@ -264,7 +263,7 @@ class ToolCircuitBreaker:
         clock: Clock | None = None,
     ) -> None:
         self._circuits = Circuits(
-            _leased(default_config or BreakerConfig()),
+            _leased(BreakerConfig() if default_config is None else default_config),
             {name: _leased(config) for name, config in (tool_configs or {}).items()},
             clock or get_clock(),
         )

@@ -113,7 +113,8 @@ class CircuitBreakerExecutor(ToolWrapper):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(executor, clock=clock)
-        if circuit_breaker is not None and (default_config or tool_configs):
+        own = default_config is not None or tool_configs is not None
+        if circuit_breaker is not None and own:
             msg = "give `circuit_breaker` its settings itself, or leave it out"
             raise TypeError(msg)
         self.circuit_breaker: CircuitBreakerInterface | None = circuit_breaker
@@ -211,7 +212,7 @@ class RetryableToolExecutor(ToolWrapper):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(executor, clock=clock)
-        default = default_config or RetryConfig()
+        default = RetryConfig() if default_config is None else default_config
         checked("default_config", {"": default}, RetryConfig)
         configs = checked("tool_configs", tool_configs, RetryConfig)
         self.default_config: RetryConfig = tool_retry(default)
@@ -237,6 +238,8 @@ class RetryableToolExecutor(ToolWrapper):
             failure = failure_of(result)
             if failure is None or (result.attempts and not repeats):
                 break
+            if result.attempts > 1:
+                break  # the executor inside has retried it: retries do not multiply
             if not await run.next_attempt(failure):
                 break
         return _counted(result, request.attempts, run.number - 1)

@@ -135,18 +135,9 @@ class _Inner:
 
     __slots__ = ("_method", "_takes_cache", "takes_timeout")
 
-    def __init__(self, executor: object) -> None:
-        method: Any = getattr(executor, "execute", None)
-        if not callable(method):
-            method = getattr(executor, "run", None)
-        if not callable(method) or isinstance(executor, type):
-            msg = (
-                "`executor` must be an object with `async execute(calls)`, got "
-                f"{executor!r:.80}"
-            )
-            raise TypeError(msg)
-        run: Callable[..., Awaitable[Sequence[ToolResult]]] = method
-        self._method = run
+    def __init__(self, executor: Any) -> None:
+        method = _method_of(executor)
+        self._method: Callable[..., Awaitable[Sequence[ToolResult]]] = method
         names = _parameters(method)
         self.takes_timeout: bool = "timeout" in names
         self._takes_cache = "use_cache" in names
@@ -161,6 +152,15 @@ class _Inner:
         if self._takes_cache:
             given["use_cache"] = use_cache
         return _own_result(call, await self._method([call], **given))
+
+
+def _method_of(executor: Any) -> Any:
+    for name in ("execute", "run"):
+        method = getattr(executor, name, None)
+        if callable(method) and not isinstance(executor, type):
+            return method
+    msg = f"`executor` must be an object with `async execute(calls)`, got {executor!r:.80}"
+    raise TypeError(msg)
 
 
 def _parameters(method: Any) -> frozenset[str]:
