@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,6 +16,7 @@ from executionkit._error_base import portable
 from executionkit._error_codes import ErrorCategory, ErrorCode
 from executionkit._error_info import ErrorInfo
 from executionkit._frozen import freeze, freeze_mapping, sealed, thaw
+from executionkit._render import render_result
 
 __all__ = (
     "CallProblem",
@@ -29,9 +29,6 @@ __all__ = (
     "new_id",
     "render_result",
 )
-
-
-_TEXT_TYPES = ("text", "output_text")
 
 
 def new_id() -> str:
@@ -301,7 +298,7 @@ class _Draft:
 _ATOMS = frozenset({str, int, float, bool, NoneType})
 
 
-def make_result(  # noqa: PLR0913 - the fields of a result
+def make_result(  # noqa: PLR0913, PLR0917 - the fields of a result
     call: ToolCall,
     value: Any,
     start_time: float = 0.0,
@@ -332,53 +329,6 @@ def make_result(  # noqa: PLR0913 - the fields of a result
     draft.warnings = warnings
     draft.__class__ = ToolResult
     return draft  # type: ignore[no-any-return]
-
-
-def render_result(value: Any) -> str:
-    """A tool's value as text for a model.
-
-    Text stays as it is, None becomes an empty string, a list of text parts
-    (`{"type": "text", "text": ...}`) their joined text, anything else JSON.
-
-    Raises:
-        TypeError: When the value cannot be written as JSON.
-    """
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    if isinstance(value, list) and value and all(_is_text_part(part) for part in value):
-        return "".join(part["text"] for part in value)
-    try:
-        return _encode(value)
-    except (ValueError, RecursionError) as exc:
-        # NaN, infinity, a cycle, or nesting without end.
-        msg = f"a {type(value).__name__} cannot be written as JSON: {exc}"
-        raise TypeError(msg) from exc
-
-
-def _plain_mapping(value: object) -> dict[Any, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    msg = (
-        f"a {type(value).__name__} cannot be written as JSON; return text, numbers, "
-        "lists, dicts or None from a tool"
-    )
-    raise TypeError(msg)
-
-
-# `json.dumps` with options builds an encoder for each call; this one is built once.
-_encode = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, default=_plain_mapping
-).encode
-
-
-def _is_text_part(part: Any) -> bool:
-    return (
-        isinstance(part, Mapping)
-        and part.get("type") in _TEXT_TYPES
-        and isinstance(part.get("text"), str)
-    )
 
 
 def _iso(seconds: float) -> str | None:

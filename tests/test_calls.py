@@ -281,6 +281,7 @@ class TestToolResult:
             "stream_id": None,
             "machine": "",
             "pid": 0,
+            "warnings": [],
         }
         failed = ToolResult("t", error="x").to_dict()
         assert failed["success"] is False

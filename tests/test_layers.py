@@ -33,6 +33,7 @@ RANKS: dict[str, int] = {
     "_error_info": 1,
     "_llm": 1,
     "_redact": 1,
+    "_render": 1,
     "_tool_errors": 1,
     "calls": 1,
     "context": 1,
@@ -85,6 +86,7 @@ GROUND: tuple[str, ...] = (
     "_tool_errors",
     "errors",
     "_redact",
+    "_render",
     "calls",
     "_llm",
     "context",
@@ -110,6 +112,7 @@ MAX_FUNCTION_LINES = 60
 LONG_MODULES: dict[str, str] = {}
 # "path:function" -> why it may be longer.
 LONG_FUNCTIONS: dict[str, str] = {
+    "tools/processor.py:__init__": "30 settings, each handed on once",
     "patterns/react_loop.py:react_loop": "30 lines of parameters, each handed on once",
 }
 

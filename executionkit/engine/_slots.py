@@ -65,6 +65,7 @@ class Route(Pool):
 
     __slots__ = (
         "acquired",
+        "is_pinned",
         "namespace",
         "peak",
         "rejected",
@@ -81,6 +82,7 @@ class Route(Pool):
         self.namespace: str = namespace
         self.resources: tuple[Pool, ...] = (self,)
         self.acquired: int = 0
+        self.is_pinned: bool = False
         self.released: int = 0
         self.rejected: int = 0
         self.timeouts: int = 0
@@ -154,20 +156,32 @@ class Slots:
         routes[key] = route
         return route
 
+    def pin(self, tool: str, namespace: str) -> Route:
+        """What is known of a tool, kept for good; for those whose number is bounded."""
+        route = self.route(tool, namespace)
+        route.is_pinned = True
+        return route
+
+    def try_pass(self, route: Route) -> bool:
+        """As `try_enter`, for who has the route at hand."""
+        pools = route.resources
+        for pool in pools:
+            if pool.limit is not None and pool.active >= pool.limit:
+                return False
+        for pool in pools:
+            pool.active += 1
+        route.acquired += 1
+        if route.active > route.peak:
+            route.peak = route.active
+        return True
+
     def try_enter(self, tool: str, namespace: str) -> Route | None:
         """Take a slot of every level; None when one is full.
 
         It overtakes nobody: who waits and could be served has been served already.
         """
         route = self.route(tool, namespace)
-        pools = route.resources
-        for pool in pools:
-            if pool.limit is not None and pool.active >= pool.limit:
-                return None
-        for pool in pools:
-            pool.active += 1
-        route.count_start()
-        return route
+        return route if self.try_pass(route) else None
 
     async def enter(self, tool: str, namespace: str, timeout: float | None) -> Route:
         """Wait for a slot of every level, after `try_enter` has found none.
@@ -265,7 +279,7 @@ class Slots:
 
     def _forget_one(self) -> None:
         for key, route in self._routes.items():
-            if not route.active and not route.waiting:
+            if not (route.active or route.waiting or route.is_pinned):
                 del self._routes[key]
                 return
 

@@ -247,11 +247,15 @@ class CircuitBreaker:
         except BaseException as exc:
             self.settle(ticket, exc)
             raise
+        self.succeeded(ticket)
+        return result
+
+    def succeeded(self, ticket: Ticket) -> None:
+        """Report that the call returned; the same as `ticket.success()`, and quicker."""
         if ticket is not self._pass:
             ticket.success()
         elif self._failures:
             self._failures.clear()
-        return result
 
     def settle(self, ticket: Ticket, exc: BaseException) -> None:
         """Report that the call raised `exc`; `is_failure` says what that means.

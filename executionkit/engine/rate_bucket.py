@@ -238,20 +238,25 @@ class SlidingWindow(Limiter):
 
     def fits(self, now: float) -> bool:
         """Whether one start could be counted at `now` and nobody waits for it."""
+        return not self._desk.lanes and self.due(1) <= now
+
+    def start_now(self, now: float) -> bool:
+        """Count one start at `now` if it fits and nobody waits for it."""
         stamps = self._stamps
         excess = len(stamps) + self._pending + 1 - self._limit
-        if excess > 0 and (
-            excess > len(stamps) or stamps[excess - 1] + self._period > now
-        ):
+        if self._blocked_until > now or self._desk.lanes:
             return False
-        return self._blocked_until <= now and not self._desk.lanes
-
-    def count(self, now: float) -> None:
-        """Count a start at `now` that `fits`."""
-        stamps = self._stamps
-        for _ in range(len(stamps) + self._pending + 1 - self._limit):
-            stamps.popleft()
+        if excess > 0:
+            if excess > len(stamps) or stamps[excess - 1] + self._period > now:
+                return False
+            for _ in range(excess):
+                stamps.popleft()
         stamps.append(now)
+        return True
+
+    def take_back(self) -> None:
+        """Undo the `start_now` that was the last thing to happen here."""
+        self._stamps.pop()
 
     def usage(self) -> WindowUsage:
         """How much of the window is used right now."""

@@ -66,7 +66,7 @@ def parser_from_callable(
 
     It makes dates, enums, dataclasses, models, tuples and so on. The arguments must fit
     the schema of `schema_from_callable`. It raises `SchemaValueError` when a type
-    refuses its value.
+    refuses its value. A dict that needs no change is given back as it is.
 
     Args:
         function: As for `schema_from_callable`.
@@ -82,7 +82,14 @@ def parser_from_callable(
     if all(shape.parse is keep for shape in shapes.values()):
         return None
 
+    scalars = {name: shape.scalar for name, shape in shapes.items()}
+
     def parse(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        for name, value in arguments.items():
+            if type(value) is not scalars.get(name):
+                break
+        else:  # all of it is plain already, which is the common case
+            return arguments if type(arguments) is dict else dict(arguments)
         return {
             name: shapes[name].parse(to_plain(value), (name,))
             if name in shapes
@@ -90,6 +97,9 @@ def parser_from_callable(
             for name, value in arguments.items()
         }
 
+    exact = {str, int, bool, type(None)}
+    # Whether values of the very types that the schema names need no parsing at all.
+    parse.is_exact = exact.issuperset(scalars.values())  # type: ignore[attr-defined]
     return parse
 
 

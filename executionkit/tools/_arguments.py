@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ("checked_arguments", "prepare")
 
 
-def prepare(record: ToolRecord, request: ToolRequest) -> None:
-    """Validate the call's arguments and set `request.arguments`.
+def prepare(record: ToolRecord, request: ToolRequest) -> dict[str, Any]:
+    """Validate the call's arguments, set `request.arguments` and return them.
 
     Raises:
         ToolValidationError: When they do not fit the tool's schema.
@@ -28,13 +28,16 @@ def prepare(record: ToolRecord, request: ToolRequest) -> None:
     given = request.call.arguments
     # A proxy copies what it stands for, which is quicker than going over its items.
     arguments: dict[str, Any] = given.copy() if hasattr(given, "copy") else dict(given)
-    if record.accepts is None or not record.accepts(arguments):
+    if record.accepts is not None and record.accepts(arguments):
+        parse = record.quick_parse
+    else:
+        parse = record.parse
         arguments, notes = checked_arguments(record, given)
         for note in notes:
             request.warn(note)
-    if record.parse is not None:
+    if parse is not None:
         try:
-            arguments = record.parse(arguments)
+            arguments = parse(arguments)
         except SchemaValueError as exc:
             raise ToolValidationError(record.full_name, [str(exc)]) from exc
     if record.context_parameters:
@@ -42,6 +45,7 @@ def prepare(record: ToolRecord, request: ToolRequest) -> None:
         for name in record.context_parameters:
             arguments[name] = context
     request.arguments = arguments
+    return arguments
 
 
 def checked_arguments(

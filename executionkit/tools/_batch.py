@@ -27,6 +27,7 @@ from executionkit.tools._running import wait_within
 from executionkit.tools._settle import cancelled_result
 
 if TYPE_CHECKING:
+    from executionkit.tools._gate import Gate
     from executionkit.tools._running import Workshop
     from executionkit.tools.middleware._base import ToolRequest
 
@@ -35,12 +36,9 @@ __all__ = ("Batch", "OpenCall", "Sink")
 _BREATH: Final = 256
 """Calls in a row that end at once, after which the event loop gets a turn."""
 
-OpenCall: TypeAlias = (
-    "Callable[[int, Any], "
-    "tuple[Callable[[ToolRequest], Coroutine[Any, Any, ToolResult]], ToolRequest]"
-    " | ToolResult]"
-)
-"""Gives what runs a call and its request, or the result of one that cannot run."""
+OpenCall: TypeAlias = "Callable[[int, Any], tuple[Callable[[ToolRequest], Any], ToolRequest] | ToolResult]"
+"""Gives what makes the first step of a call, and its request; or the result of a call
+that cannot run. The first step gives the result, or a coroutine of it."""
 
 Sink: TypeAlias = "Callable[[int, ToolResult], Awaitable[None] | None]"
 """Takes the result of the call at a place; what it returns is awaited."""
@@ -56,7 +54,9 @@ class Batch:
         sink: Takes the results as they come.
         shop: Where tools at work are booked.
         total: How many calls there are, when that is known.
-        limit: Calls at once; None = no limit.
+        gate: What all calls have to pass in the end: while it is full, no further
+            ones need to be begun.
+        limit: Calls begun at once; None = no limit.
         context: The context variables that each call gets a copy of.
     """
 
@@ -65,6 +65,8 @@ class Batch:
         "_context",
         "_done",
         "_failure",
+        "_fresh",
+        "_gate",
         "_limit",
         "_open",
         "_reading",
@@ -84,6 +86,7 @@ class Batch:
         shop: Workshop,
         *,
         total: float = math.inf,
+        gate: Gate | None = None,
         limit: int | None = None,
         context: Context | None = None,
     ) -> None:
@@ -92,7 +95,9 @@ class Batch:
         self._sink = sink
         self._shop = shop
         self._total = total
+        self._gate = gate
         self._begun = 0
+        self._fresh = 0  # workers that have not begun
         self._limit = math.inf if limit is None else limit
         self._context = copy_context() if context is None else context
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,6 +152,7 @@ class Batch:
         # of the one before, and a thousand of them overflow the stack.
         task = asyncio.Task(self._work(), loop=asyncio.get_running_loop())
         self._tasks.add(task)
+        self._fresh += 1
         task.add_done_callback(self._dismissed)
 
     def _dismissed(self, task: asyncio.Task[None]) -> None:
@@ -158,10 +164,16 @@ class Batch:
 
     def _waits(self) -> None:
         """A call has to wait: somebody else takes the next one."""
-        if self._begun < self._total and len(self._tasks) < self._limit:
+        gate = self._gate
+        if (
+            self._begun < self._total
+            and len(self._tasks) < self._limit
+            and (gate is None or gate.room > self._fresh)
+        ):
             self._hire()
 
     async def _work(self) -> None:
+        self._fresh -= 1
         if isinstance(self._source, AsyncIterator):
             await self._work_and_wait(self._source)
             return
@@ -226,10 +238,12 @@ class Batch:
         opened = self._open(place, call)
         if isinstance(opened, ToolResult):
             return opened
-        run, request = opened
+        first, request = opened
         context = self._context.copy()
-        coro = run(request)
         try:
+            coro = context.run(first, request)
+            if type(coro) is ToolResult:
+                return coro
             waits_for = context.run(coro.send, None)
         except StopIteration as stop:
             return stop.value

@@ -43,6 +43,12 @@ class Gate(Layer):
         return self._pool.active
 
     @property
+    def room(self) -> int:
+        """How many calls that came now would not have to wait."""
+        pool = self._pool
+        return 0 if self._desk.lanes else (pool.limit or 0) - pool.active
+
+    @property
     def waiting(self) -> int:
         """Calls in front of it."""
         return self._desk.waiting(self)

@@ -2,141 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from executionkit.calls import ToolResult, make_result
-from executionkit.engine._attempts import Attempts
-from executionkit.errors import ToolCancelledError
 from executionkit.tools._arguments import prepare
+from executionkit.tools._attempt import AttemptPath
 from executionkit.tools._machine import machine_name
-from executionkit.tools._running import SHUT_DOWN, Running, out_of_time
+from executionkit.tools._parts import Counts, PathParts
 from executionkit.tools._settle import failed_result
 from executionkit.tools._streaming import shown_items
 from executionkit.tools.middleware._base import compose
+from executionkit.tools.middleware._flights import LEAD
 
 if TYPE_CHECKING:
     from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
-    from executionkit.tools._running import Workshop
-    from executionkit.tools._trace import Tracer
-    from executionkit.tools.middleware._base import (
-        Layer,
-        Middleware,
-        Next,
-        ToolRequest,
-    )
-    from executionkit.tools.middleware.cache import CacheLayer
+    from executionkit.tools.middleware._base import Next, ToolRequest
+    from executionkit.tools.middleware.cache import Flight
 
 __all__ = ("Counts", "PathParts", "ToolPath")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathParts:
-    """What a path is made of. What is not there costs nothing."""
-
-    start: Callable[[ToolRequest], Coroutine[Any, Any, Any]]
-    """The strategy: begins the tool."""
-
-    shop: Workshop
-    """Where the tools at work are booked."""
-
-    timeout: float | None = None
-    """Seconds per attempt; None = no limit."""
-
-    guards: Any = None
-    cache: CacheLayer | None = None
-    once: CacheLayer | None = None
-    """Honours idempotency keys, also where nothing is cached."""
-
-    retry: RetryConfig | None = None
-    layers: tuple[Layer, ...] = ()
-    """Around each attempt, outermost first."""
-
-    middleware: tuple[Middleware, ...] = ()
-    """Layers of the user, around everything else."""
-
-    tracer: Tracer | None = None
-
-    repeats: bool = True
-    """Whether a call that was begun and failed may be begun again."""
-
-
-class Counts:
-    """What became of the calls of one tool."""
-
-    __slots__ = ("cached", "calls", "failures", "retries")
-
-    def __init__(self) -> None:
-        self.calls: int = 0
-        self.failures: int = 0
-        self.cached: int = 0
-        self.retries: int = 0
-
-
-class ToolPath:
+class ToolPath(AttemptPath):
     """From a call to its result, for one tool."""
 
     __slots__ = (
         "_cache",
-        "_clock",
-        "_counts",
-        "_enters",
         "_guards",
         "_inner",
-        "_is_plain",
-        "_layers",
+        "_is_general",
         "_machine",
-        "_now",
         "_once",
-        "_repeats",
-        "_retry",
-        "_shop",
-        "_start",
         "_tracer",
-        "parts",
-        "record",
-        "timeout",
     )
 
     def __init__(
         self, record: ToolRecord, parts: PathParts, counts: Counts | None = None
     ) -> None:
-        self.record: ToolRecord = record
-        self.parts: PathParts = parts
-        self.timeout: float | None = parts.timeout
-        self._shop = parts.shop
-        self._clock = parts.shop.clock
-        self._start = parts.start
+        super().__init__(record, parts, counts)
         self._guards = parts.guards
         self._cache = parts.cache
         self._once = parts.cache or parts.once
-        self._retry = parts.retry
-        self._layers = parts.layers
-        self._repeats = parts.repeats
         self._tracer = parts.tracer
-        self._counts = counts or Counts()
-        self._enters = tuple(layer.enter for layer in parts.layers)
         self._machine = machine_name()
-        self._now = self._clock.monotonic
         self._inner: Next = compose(parts.middleware, self._outermost())
-        # Nothing but the tool: common, and run without a step in between.
-        self._is_plain = not (
+        # What may have to wait before the first attempt, or around it.
+        self._is_general = bool(
             parts.middleware
             or parts.guards
-            or parts.cache
-            or parts.retry
-            or parts.layers
+            or (parts.cache is not None and not parts.cache.is_sync)
+            or (parts.retry is not None and not _is_simple(parts.retry))
         )
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The names of the layers, outermost first."""
         parts = self.parts
-        names = [type(item).__name__ for item in parts.middleware]
-        names += ["trace"] if parts.tracer is not None else []
+        names = ["trace"] if parts.tracer is not None else []
+        names += [type(item).__name__ for item in parts.middleware]
         names += ["guards"] if parts.guards is not None else []
         names += ["validation"]
         names += ["cache"] if parts.cache is not None else []
@@ -148,43 +73,163 @@ class ToolPath:
     def _outermost(self) -> Next:
         if self._guards is not None:
             return self._guarded
-        return self._cached
+        if self._cache is not None:
+            return self._cached
+        return self._attempt if self._retry is None else self._retrying
+
+    def first(self, request: ToolRequest) -> Any:  # noqa: C901 - calls cost time here
+        """Make the first step of a call right here.
+
+        Most calls end with it, and cost neither a task nor a coroutine of ours.
+
+        Returns:
+            The result, or a coroutine of it: the rest, which must be run.
+        """
+        if self._is_general or request.is_special:
+            return self.run(request)
+        began = self._now()
+        self._counts.calls += 1
+        key: str | None = None
+        entered = 0
+        try:
+            arguments = request.arguments or prepare(self.record, request)
+            if self._cache is not None and request.use_cache:
+                key, value = self._look_up(request)
+                if request.cached:
+                    return self._result(request, value, began)
+                if value is not None:
+                    return self._follow(request, began, key or "", value)
+            for enter in self._enters:
+                waiting = enter(request)
+                if waiting is not None:
+                    rest = self._enter_later(request, entered, waiting)
+                    return self._rest(request, began, key, rest)
+                entered += 1
+            if self._shop.is_closed or request.deadline is not None:
+                self._check_time(request)
+            request.started = True
+            request.attempts = 1
+            coro = self._execute(**arguments) if self._execute else self._start(request)
+            try:
+                waits_for = coro.send(None)
+            except StopIteration as stop:
+                value = stop.value
+            else:
+                rest = self._end_later(request, coro, waits_for)
+                return self._rest(request, began, key, rest)
+            entered = 0
+            for leave in self._leaves:
+                leave(request, None)
+            if key is not None:
+                self._cache.done(key, request, value)  # type: ignore[union-attr]
+            return self._result(request, value, began)
+        except BaseException as exc:  # noqa: BLE001 - a failure is a result
+            return self._first_failed(request, began, key, entered, exc)
+
+    def _first_failed(
+        self,
+        request: ToolRequest,
+        began: float,
+        key: str | None,
+        entered: int,
+        exc: BaseException,
+    ) -> Any:
+        for layer in reversed(self._layers[:entered]):
+            layer.leave(request, exc)
+        if self._retry is not None and isinstance(exc, Exception):
+            return self._rest(request, began, key, _raised(exc))
+        if key is not None and self._cache is not None:
+            self._cache.failed(key, request, exc)
+        if not isinstance(exc, Exception):
+            raise exc
+        return self._failed(request, exc, began)
+
+    def _look_up(self, request: ToolRequest) -> tuple[str | None, Any]:
+        """(key, cached value or an equal call in flight); no key = not cached.
+
+        With a key and nothing else, this call leads: `done` or `failed` must follow.
+        """
+        cache: Any = self._cache
+        key = cache.key(request)
+        if key is None:
+            return None, None
+        found = cache.lookup(key)
+        if found is not None:
+            request.cached = True
+            self._counts.cached += 1
+            return key, found.value
+        return key, cache.join(key)
+
+    async def _follow(
+        self, request: ToolRequest, began: float, key: str, flight: Flight
+    ) -> ToolResult:
+        """Wait for an equal call; do its work when it is gone."""
+        cache: Any = self._cache
+        try:
+            value = await cache.wait(flight, request.deadline)
+        except Exception as exc:  # noqa: BLE001 - a failure is a result
+            return self._failed(request, exc, began)
+        if value is LEAD:
+            return await self._rest(request, began, key, self._attempt(request))
+        request.cached = True
+        self._counts.cached += 1
+        return self._result(request, value, began)
+
+    async def _rest(
+        self,
+        request: ToolRequest,
+        began: float,
+        key: str | None,
+        attempt: Coroutine[Any, Any, Any],
+    ) -> ToolResult:
+        """What is left of a call whose first attempt has begun."""
+        cache: Any = self._cache
+        try:
+            if self._retry is None:
+                value = await attempt
+            else:
+                value = await self._retrying(request, attempt)
+            if key is not None:
+                cache.done(key, request, value)
+        except BaseException as exc:
+            if key is not None:
+                cache.failed(key, request, exc)
+            if isinstance(exc, Exception):
+                return self._failed(request, exc, began)
+            raise
+        return self._result(request, value, began)
 
     async def run(self, request: ToolRequest) -> ToolResult:
         """Run a call to its end; only a cancellation is raised."""
-        shop = self._shop
-        now = self._now
-        began = now()
+        began = self._now()
         self._counts.calls += 1
         try:
-            if self._is_plain and not request.is_special:
-                if request.arguments is None:
-                    prepare(self.record, request)
-                self._admit(request)
-                coro = self._start(request)
-                try:
-                    waits_for = coro.send(None)
-                except StopIteration as stop:
-                    value = stop.value
-                else:
-                    value = await Running(request, coro, waits_for, shop)
-            else:
-                value = await self._inner(request)
-            duration = now() - began
-            result = make_result(
-                request.call,
-                value,
-                began + shop.offset,
-                duration,
-                request.attempts,
-                request.cached,
-                self._machine,
-                shop.pid,
-                tuple(request.warnings) if request.warnings else (),
-            )
+            value = await (self._special(request) or self._inner)(request)
+            return self._result(request, value, began)
         except Exception as exc:  # noqa: BLE001 - a failure is a result
-            result = self._failed(request, exc, began)
-        return result
+            return self._failed(request, exc, began)
+
+    def _result(self, request: ToolRequest, value: Any, began: float) -> ToolResult:
+        shop = self._shop
+        return make_result(
+            request.call,
+            value,
+            began + shop.offset,
+            self._now() - began,
+            request.attempts,
+            request.cached,
+            self._machine,
+            shop.pid,
+            tuple(request.warnings) if request.warnings else (),
+        )
+
+    def _special(self, request: ToolRequest) -> Next | None:
+        """The way of a call that brings retries or an idempotency key of its own."""
+        if not request.is_special or self._guards is not None:
+            return None
+        inner: Next = self._cached
+        middleware = self.parts.middleware
+        return compose(middleware, inner) if middleware else inner
 
     async def run_traced(self, request: ToolRequest) -> ToolResult:
         """The same, told to those who watch."""
@@ -239,61 +284,11 @@ class ToolPath:
             self._counts.cached += 1
         return value
 
-    async def _retrying(self, request: ToolRequest) -> Any:
-        config = request.retry or self._retry
-        if config is None or not config.max_retries:
-            return await self._attempt(request)
-        run: Attempts | None = None
-        if config.budget is not None or config.rate_limit_strategy is not None:
-            run = Attempts(config, self._clock, None, request.deadline)
-            await run.first_attempt()
-        while True:
-            try:
-                return await self._attempt(request)
-            except Exception as exc:
-                if request.started and not self._repeats:
-                    raise
-                if run is None:
-                    run = Attempts(config, self._clock, None, request.deadline)
-                    run.number = 1
-                if not await run.next_attempt(exc):
-                    raise
-                self._counts.retries += 1
 
-    async def _attempt(self, request: ToolRequest) -> Any:
-        if request.arguments is None:
-            prepare(self.record, request)
-        entered = 0
-        request.started = False
-        try:
-            for enter in self._enters:
-                waiting = enter(request)
-                if waiting is not None:
-                    await waiting
-                entered += 1
-            self._admit(request)
-            coro = self._start(request)
-            try:
-                waits_for = coro.send(None)
-            except StopIteration as stop:
-                value = stop.value
-            else:
-                value = await Running(request, coro, waits_for, self._shop)
-        except BaseException as exc:
-            for layer in self._layers[entered - 1 :: -1] if entered else ():
-                layer.leave(request, exc)
-            raise
-        if entered:
-            for layer in reversed(self._layers):
-                layer.leave(request, None)
-        return value
+def _is_simple(config: RetryConfig) -> bool:
+    """Whether nothing has to be had before the first attempt."""
+    return config.budget is None and config.rate_limit_strategy is None
 
-    def _admit(self, request: ToolRequest) -> None:
-        """Check that the tool may begin: from here on it may have effects."""
-        if self._shop.is_closed:
-            raise ToolCancelledError(SHUT_DOWN)
-        deadline = request.deadline
-        if deadline is not None and deadline <= self._now():
-            raise out_of_time(request, "was not started")
-        request.started = True
-        request.attempts += 1
+
+async def _raised(exc: Exception) -> Any:
+    raise exc

@@ -43,6 +43,7 @@ class ToolRecord:
         "names",
         "namespace",
         "parse",
+        "quick_parse",
         "source",
         "stream",
         "tool",
@@ -81,6 +82,10 @@ class ToolRecord:
         """A quick check: True = certainly valid, False = ask `validator`. None = ask."""
         self.parse: Callable[[Mapping[str, Any]], dict[str, Any]] | None = parse
         """From JSON to what the function's annotations say; None = JSON as it is."""
+        self.quick_parse: Callable[[Mapping[str, Any]], dict[str, Any]] | None = (
+            None if getattr(parse, "is_exact", False) else parse
+        )
+        """What of `parse` is left to do after `accepts` said yes."""
         self.context_parameters: tuple[str, ...] = context_parameters
         """Parameters that the runtime fills with the `ExecutionContext`."""
         self.stream: Callable[..., Any] | None = stream

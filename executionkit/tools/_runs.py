@@ -132,10 +132,7 @@ class Paths:
             ToolNotFoundError: When there is none.
             ToolRegistrationError: When there are several.
         """
-        if self._version != self.registry.version:
-            self.forget()
-            self._version = self.registry.version
-        path = self._by_name.get((name, namespace))
+        path = self.known().get((name, namespace))
         if path is None:
             record = self.registry.resolve(name, namespace)
             path = self._by_record.get(record.full_name)
@@ -144,6 +141,13 @@ class Paths:
             # Only names that mean something are kept: their number is bounded.
             self._by_name[name, namespace] = path
         return path
+
+    def known(self) -> Mapping[tuple[str, str], ToolPath]:
+        """The paths that were found by name since the registry changed."""
+        if self._version != self.registry.version:
+            self.forget()
+            self._version = self.registry.version
+        return self._by_name
 
     def forget(self) -> None:
         """Build the paths anew."""
@@ -161,6 +165,7 @@ class _Opener:
         "_find",
         "_is_told",
         "_is_traced",
+        "_known",
         "_options",
         "_own",
         "emit",
@@ -168,6 +173,7 @@ class _Opener:
 
     def __init__(self, paths: Paths, options: RunOptions, context: Context) -> None:
         self._find = paths.find
+        self._known = paths.known()
         self._options = options
         self._clock = paths.shop.clock
         current = context.run(get_current_context)
@@ -186,10 +192,12 @@ class _Opener:
     def __call__(self, place: int, call: ToolCall | CallProblem) -> Any:
         if isinstance(call, CallProblem):
             return unreadable_result(call)
-        try:
-            path = self._find(call.name, call.namespace)
-        except ToolProcessorError as exc:
-            return failed_result(call, exc, attempts=0)
+        path = self._known.get((call.name, call.namespace))
+        if path is None:
+            try:
+                path = self._find(call.name, call.namespace)
+            except ToolProcessorError as exc:
+                return failed_result(call, exc, attempts=0)
         if self._budget is not None and not self._pay(path.record.tool.cost):
             return _over_budget(call, path.record.tool.cost, self._budget)
         request = ToolRequest(call, path.record, path.timeout)

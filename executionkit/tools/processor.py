@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from executionkit._clock import get_clock
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
-from executionkit.context import ExecutionContext, get_current_context
 from executionkit.tools import _options as given
+from executionkit.tools._asked import context_of, renamed, seconds
 from executionkit.tools._bulk import BatchProgress, counted, read_calls
 from executionkit.tools._core import Core
 from executionkit.tools._dry_run import DryRun, dry_run
 from executionkit.tools._runs import RunOptions, run_calls, stream_calls
-from executionkit.tools._stats import ProcessorStats, stats_of
 from executionkit.tools._trace import Tracer
-from executionkit.tools.decorators import get_default_registry
+from executionkit.tools._views import ProcessorViews
 from executionkit.tools.export import ToolNames, to_openai
 from executionkit.tools.parsing import (
     DEFAULT_PARSERS,
@@ -33,7 +32,8 @@ from executionkit.tools.parsing import (
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
+    from executionkit.context import ExecutionContext
+    from executionkit.engine.bulkhead import BulkheadConfig
     from executionkit.engine.retry import RetryConfig
     from executionkit.observability import TraceCallback
     from executionkit.tools._options import ToolPolicy
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ("ToolProcessor",)
 
 
-class ToolProcessor:
+class ToolProcessor(ProcessorViews):
     """Finds the tool calls in what a model said and runs them.
 
     All calls of a batch run at once, whatever layers are on. A failure is a result, and
@@ -122,18 +122,7 @@ class ToolProcessor:
         show_arguments: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._registry = registry
-        self._strategy = strategy
-        self._clock = clock or get_clock()
-        self._tracer = Tracer(trace, show_arguments=show_arguments)
-        self._core: Core | None = None
-        self._names: tuple[int, ToolNames] | None = None
-        self.parsers: tuple[Any, ...] = resolve_parsers(
-            DEFAULT_PARSERS
-            if parser_plugins is None
-            else given.as_tuple("parser_plugins", parser_plugins)
-        )
-        self.options: given.ProcessorOptions = given.ProcessorOptions(
+        options = given.ProcessorOptions(
             timeout=default_timeout,
             max_concurrency=max_concurrency,
             cache=given.cache_options(enable_caching, cache_ttl, cache, cache_key_fn),
@@ -153,6 +142,17 @@ class ToolProcessor:
             guards=given.as_tuple("guards", guards),
             middleware=given.as_tuple("middleware", middleware),
             policies=policies or {},
+        )
+        super().__init__(registry, options)
+        self._strategy = strategy
+        self._clock = clock or get_clock()
+        self._tracer = Tracer(trace, show_arguments=show_arguments)
+        self._core: Core | None = None
+        self._names: tuple[int, ToolNames] | None = None
+        self.parsers: tuple[Any, ...] = resolve_parsers(
+            DEFAULT_PARSERS
+            if parser_plugins is None
+            else given.as_tuple("parser_plugins", parser_plugins)
         )
 
     # --- running --------------------------------------------------------------------
@@ -185,9 +185,9 @@ class ToolProcessor:
         """
         parsed = parse_calls(data, parsers=self.parsers)
         options = RunOptions(
-            timeout=_seconds(timeout),
+            timeout=seconds(timeout),
             use_cache=use_cache,
-            context=_context(context, request_id),
+            context=context_of(context, request_id),
             order=ReturnOrder(return_order or ReturnOrder.COMPLETION),
         )
         return await run_calls(self._ready().paths, parsed.entries, options)
@@ -223,7 +223,7 @@ class ToolProcessor:
             overrides: What is different for single calls, by call id.
         """
         options = RunOptions(
-            timeout=_seconds(timeout),
+            timeout=seconds(timeout),
             use_cache=use_cache,
             context=context,
             order=ReturnOrder(return_order),
@@ -247,9 +247,9 @@ class ToolProcessor:
         """
         parsed = parse_calls(data, parsers=self.parsers)
         options = RunOptions(
-            timeout=_seconds(timeout),
+            timeout=seconds(timeout),
             use_cache=use_cache,
-            context=_context(context, request_id),
+            context=context_of(context, request_id),
         )
         stream = stream_calls(self._ready().paths, parsed.entries, options)
         try:
@@ -282,7 +282,7 @@ class ToolProcessor:
             on_progress: Called after each result.
         """
         options = RunOptions(
-            timeout=_seconds(timeout),
+            timeout=seconds(timeout),
             use_cache=use_cache,
             context=context,
             from_start=True,
@@ -313,58 +313,8 @@ class ToolProcessor:
     async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
         """Run calls as a model named them; results in the order of the calls."""
         names = self._wire_names()
-        meant = [_renamed(call, names.full_name(call.name)) for call in calls]
+        meant = [renamed(call, names.full_name(call.name)) for call in calls]
         return await self.execute(meant, return_order=ReturnOrder.SUBMISSION)
-
-    # --- looking --------------------------------------------------------------------
-    @property
-    def registry(self) -> ToolRegistry:
-        """The tools."""
-        if self._registry is None:
-            self._registry = get_default_registry()
-        return self._registry
-
-    @property
-    def strategy(self) -> ExecutionStrategy:
-        """What runs tools."""
-        return self._ready().strategy
-
-    @property
-    def bulkhead(self) -> Bulkhead | None:
-        """The bulkhead; None when it is off."""
-        if self.options.bulkhead is None:
-            return None
-        return self._ready().bulkheads.bulkhead
-
-    @property
-    def executor(self) -> Self:
-        """The object that has `execute`: the processor itself."""
-        return self
-
-    async def list_tools(self) -> list[str]:
-        """The bare names of all tools, of all namespaces."""
-        return [record.name for record in self.registry.records()]
-
-    async def get_tool_count(self) -> int:
-        """How many tools there are."""
-        return len(await self.list_tools())
-
-    async def stats(self) -> ProcessorStats:
-        """What has happened and how things stand."""
-        return await stats_of(self._ready())
-
-    def describe(self, tool: str | None = None) -> dict[str, tuple[str, ...]]:
-        """The layers around each tool, outermost first, by full name.
-
-        Args:
-            tool: One tool's name. None = all tools.
-        """
-        core = self._ready()
-        if tool is not None:
-            path = core.paths.find(tool, "default")
-            return {path.record.full_name: path.layers}
-        records = self.registry.records()
-        return {item.full_name: core.build(item).layers for item in records}
 
     # --- life -----------------------------------------------------------------------
     async def initialize(self) -> None:
@@ -414,33 +364,3 @@ class ToolProcessor:
             names = ToolNames.of(self.registry.records())
             self._names = (version, names)
         return self._names[1]
-
-
-def _seconds(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    number: object = timeout
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        msg = f"`timeout` must be seconds or None, got {number!r}"
-        raise TypeError(msg)
-    if not timeout >= 0:
-        msg = f"`timeout` must be >= 0 seconds or None, got {timeout!r}"
-        raise ValueError(msg)
-    return timeout
-
-
-def _context(
-    context: ExecutionContext | None, request_id: str | None
-) -> ExecutionContext | None:
-    if context is not None or request_id is None:
-        return context
-    current = get_current_context()
-    if current is None:
-        return ExecutionContext(request_id=request_id)
-    return current.with_request_id(request_id)
-
-
-def _renamed(call: ToolCall, name: str) -> ToolCall:
-    if name == call.name:
-        return call
-    return ToolCall(call.id, name, call.arguments, idempotency_key=call.idempotency_key)

@@ -100,7 +100,7 @@ class BreakerLayer(Layer):
         if ticket is None:
             return
         if exc is None:
-            ticket.success()
+            self.circuit.succeeded(ticket)
         elif request.started:
             self.circuit.settle(ticket, exc)
         else:

@@ -51,28 +51,21 @@ class Bulkheads:
 class BulkheadLayer(Layer):
     """Takes a slot of the tool, its pattern, its namespace and of all, or waits."""
 
-    __slots__ = ("_clock", "_namespace", "_slots", "_timeout", "_tool")
+    __slots__ = ("_clock", "_route", "_slots", "_timeout")
 
     name = "bulkhead"
 
     def __init__(self, bulkhead: Bulkhead, record: ToolRecord, clock: Clock) -> None:
         self._slots: Slots = bulkhead.slots
-        self._tool = record.name
-        self._namespace = record.namespace
+        self._route = self._slots.pin(record.name, record.namespace)
         self._timeout = bulkhead.config.acquisition_timeout
         self._clock = clock
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
-        route = self._slots.try_enter(self._tool, self._namespace)
-        if route is None:
-            return self._wait(request)
-        request.slot = route
-        return None
+        return None if self._slots.try_pass(self._route) else self._wait(request)
 
-    def leave(self, request: ToolRequest, _exc: BaseException | None, /) -> None:
-        route, request.slot = request.slot, None
-        if route is not None:
-            self._slots.leave(route)
+    def leave(self, _request: ToolRequest, _exc: BaseException | None, /) -> None:
+        self._slots.leave(self._route)
 
     async def _wait(self, request: ToolRequest) -> None:
         timeout = self._timeout
@@ -82,7 +75,7 @@ class BulkheadLayer(Layer):
             if timeout is None or left < timeout:
                 timeout, by_deadline = left, True
         try:
-            request.slot = await self._slots.enter(self._tool, self._namespace, timeout)
+            await self._slots.enter(self._route.tool, self._route.namespace, timeout)
         except BulkheadFullError as exc:
             if by_deadline and exc.timeout is not None:
                 raise out_of_time(request, "was not started") from exc

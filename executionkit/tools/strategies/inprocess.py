@@ -69,7 +69,7 @@ class InProcessStrategy:
         self.shop: Workshop = Workshop(clock or get_clock(), grace)
         """Where tools at work are booked."""
         self._threads = ThreadPool(name="executionkit-tool")
-        self._gate = (
+        self.gate: Gate | None = (
             None
             if self.max_concurrency is None
             else Gate("concurrency", self.max_concurrency, self.shop.clock)
@@ -97,8 +97,8 @@ class InProcessStrategy:
         gates: list[Layer] = []
         if record.kind in {Kind.SYNC, Kind.SYNC_STREAM}:
             gates.append(self._thread_gate)
-        if self._gate is not None:
-            gates.append(self._gate)
+        if self.gate is not None:
+            gates.append(self.gate)
         return tuple(gates)
 
     def starter(
@@ -108,6 +108,14 @@ class InProcessStrategy:
         if record.kind is Kind.ASYNC and record.stream is None:
             return _call_function
         return self.start
+
+    def function(
+        self, record: ToolRecord
+    ) -> Callable[..., Coroutine[Any, Any, Any]] | None:
+        """The coroutine function that is all there is to a call; None = use `start`."""
+        if record.kind is Kind.ASYNC and record.stream is None:
+            return record.tool.execute
+        return None
 
     def start(self, request: ToolRequest, /) -> Coroutine[Any, Any, Any]:
         """Begin one attempt; see `ExecutionStrategy`."""
@@ -183,13 +191,14 @@ class InProcessStrategy:
 
                 registry = self.registry = get_default_registry()
             self._paths = Paths(registry, self._path, self.shop)
-            self._paths.limit = self.max_concurrency
+            self._paths.gate = self.gate
         return self._paths
 
     def _path(self, record: ToolRecord) -> ToolPath:
         own = record.tool.timeout
         parts = PathParts(
             start=self.starter(record),
+            function=self.function(record),
             shop=self.shop,
             timeout=self.default_timeout if isinstance(own, DefaultSeconds) else own,
             layers=self.gates(record),

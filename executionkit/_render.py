@@ -1,0 +1,58 @@
+"""A tool's value as text for a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ("render_result",)
+
+_TEXT_TYPES: Final = ("text", "output_text")
+
+
+def render_result(value: Any) -> str:
+    """A tool's value as text for a model.
+
+    Text stays as it is, None becomes an empty string, a list of text parts
+    (`{"type": "text", "text": ...}`) their joined text, anything else JSON.
+
+    Raises:
+        TypeError: When the value cannot be written as JSON.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(_is_text_part(part) for part in value):
+        return "".join(part["text"] for part in value)
+    try:
+        return _encode(value)
+    except (ValueError, RecursionError) as exc:
+        # NaN, infinity, a cycle, or nesting without end.
+        msg = f"a {type(value).__name__} cannot be written as JSON: {exc}"
+        raise TypeError(msg) from exc
+
+
+def _plain_mapping(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    msg = (
+        f"a {type(value).__name__} cannot be written as JSON; return text, numbers, "
+        "lists, dicts or None from a tool"
+    )
+    raise TypeError(msg)
+
+
+# `json.dumps` with options builds an encoder for each call; this one is built once.
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, default=_plain_mapping
+).encode
+
+
+def _is_text_part(part: Any) -> bool:
+    return (
+        isinstance(part, Mapping)
+        and part.get("type") in _TEXT_TYPES
+        and isinstance(part.get("text"), str)
+    )

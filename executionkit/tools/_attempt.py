@@ -1,0 +1,157 @@
+"""Attempts of one call: each through the layers that are around an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from executionkit.engine._attempts import Attempts
+from executionkit.errors import ToolCancelledError
+from executionkit.tools._arguments import prepare
+from executionkit.tools._parts import Counts, PathParts
+from executionkit.tools._running import SHUT_DOWN, Running, out_of_time
+
+if TYPE_CHECKING:
+    from executionkit.tools._record import ToolRecord
+    from executionkit.tools.middleware._base import ToolRequest
+
+__all__ = ("AttemptPath",)
+
+
+class AttemptPath:
+    """The inner half of a path: from the retries to the tool.
+
+    Args:
+        record: The tool.
+        parts: What the path is made of.
+        counts: What is counted; None = nobody looks.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_enters",
+        "_execute",
+        "_layers",
+        "_leaves",
+        "_now",
+        "_repeats",
+        "_retry",
+        "_shop",
+        "_start",
+        "parts",
+        "record",
+        "timeout",
+    )
+
+    def __init__(
+        self, record: ToolRecord, parts: PathParts, counts: Counts | None = None
+    ) -> None:
+        self.record: ToolRecord = record
+        self.parts: PathParts = parts
+        self.timeout: float | None = parts.timeout
+        self._shop = parts.shop
+        self._clock = parts.shop.clock
+        self._now = self._clock.monotonic
+        self._start = parts.start
+        self._execute = parts.function
+        self._retry = parts.retry
+        self._repeats = parts.repeats
+        self._counts = counts or Counts()
+        self._layers = parts.layers
+        self._enters = tuple(layer.enter for layer in parts.layers)
+        self._leaves = tuple(layer.leave for layer in reversed(parts.layers))
+
+    async def _retrying(
+        self, request: ToolRequest, first: Coroutine[Any, Any, Any] | None = None
+    ) -> Any:
+        """Attempts until one succeeds; the first one may have begun already."""
+        config = request.retry or self._retry
+        if config is None or not config.max_retries:
+            return await (first or self._attempt(request))
+        run: Attempts | None = None
+        if config.budget is not None or config.rate_limit_strategy is not None:
+            run = Attempts(config, self._clock, None, request.deadline)
+            await run.first_attempt()
+        failure: Exception | None = None
+        while True:
+            attempt, first = first or self._attempt(request), None
+            try:
+                return await attempt
+            except Exception as exc:
+                if request.started:
+                    failure = exc
+                    if not self._repeats:
+                        raise
+                if run is None:
+                    run = Attempts(config, self._clock, None, request.deadline)
+                    run.number = 1
+                if not await run.next_attempt(exc):
+                    if failure is None or failure is exc:
+                        raise
+                    # A refusal is not what went wrong with this call.
+                    request.warn(f"not tried again: {exc}")
+                    raise failure from None
+                self._counts.retries += 1
+
+    async def _attempt(self, request: ToolRequest) -> Any:
+        if request.arguments is None:
+            prepare(self.record, request)
+        request.started = False
+        return await self._enter_later(request, 0, None)
+
+    async def _enter_later(
+        self, request: ToolRequest, entered: int, waiting: Awaitable[None] | None
+    ) -> Any:
+        """The rest of an attempt: `waiting` first, then the layers from `entered` on."""
+        try:
+            if waiting is not None:
+                await waiting
+                entered += 1
+            for enter in self._enters[entered:]:
+                waiting = enter(request)
+                if waiting is not None:
+                    await waiting
+                entered += 1
+            self._admit(request)
+            coro = self._start(request)
+            try:
+                waits_for = coro.send(None)
+            except StopIteration as stop:
+                value = stop.value
+            else:
+                value = await Running(request, coro, waits_for, self._shop)
+        except BaseException as exc:
+            for layer in reversed(self._layers[:entered]):
+                layer.leave(request, exc)
+            raise
+        for leave in self._leaves:
+            leave(request, None)
+        return value
+
+    async def _end_later(
+        self, request: ToolRequest, coro: Coroutine[Any, Any, Any], waits_for: Any
+    ) -> Any:
+        """The rest of an attempt whose tool has begun."""
+        try:
+            value = await Running(request, coro, waits_for, self._shop)
+        except BaseException as exc:
+            for leave in self._leaves:
+                leave(request, exc)
+            raise
+        for leave in self._leaves:
+            leave(request, None)
+        return value
+
+    def _admit(self, request: ToolRequest) -> None:
+        """Check that the tool may begin: from here on it may have effects."""
+        self._check_time(request)
+        request.started = True
+        request.attempts += 1
+
+    def _check_time(self, request: ToolRequest) -> None:
+        if self._shop.is_closed:
+            raise ToolCancelledError(SHUT_DOWN)
+        deadline = request.deadline
+        if deadline is not None and deadline <= self._now():
+            raise out_of_time(request, "was not started")
