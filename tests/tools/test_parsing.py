@@ -227,7 +227,21 @@ def test_calls_that_are_calls_already_stay_the_same_objects() -> None:
 
 @pytest.mark.req("parsing.formats")
 def test_nothing_is_found_in_nothing() -> None:
-    for reply in (None, "", " ", b"", [], (), {}, "[]", "{}", "null", "Hello.", [[]]):
+    empty: list[object] = [
+        None,
+        "",
+        " ",
+        b"",
+        [],
+        (),
+        {},
+        "[]",
+        "{}",
+        "null",
+        "Hi",
+        [[]],
+    ]
+    for reply in empty:
         assert parse_calls(reply) == ParsedCalls()
     assert not parse_calls("")
     for wrong in (5, 1.5, object(), True, ToolCall, {1, 2}):
@@ -271,7 +285,7 @@ def test_streamed_events_are_put_together() -> None:
     events: list[dict[str, Any]] = [{"type": "message_start", "message": {}}]
     for index, (name, texts) in enumerate((("f", ['{"a', '": 1', "}"]), ("g", []))):
         block = {"type": "tool_use", "id": f"t{index}", "name": name, "input": {}}
-        at = {"index": index}
+        at: dict[str, Any] = {"index": index}
         events.append({"type": "content_block_start", **at, "content_block": block})
         for text in texts:
             delta = {"type": "input_json_delta", "partial_json": text}
@@ -292,11 +306,11 @@ def test_streamed_events_are_put_together() -> None:
         whole = {**item, "arguments": text}
         items += [added, delta, {**done, "item": whole}]
     assert shown(items) == TWO
-    text = [
+    spoken = [
         chunk({"content": '<tool name="f" '}),
         chunk({"content": "args='{\"a\": 1}'/>"}),
     ]
-    assert shown(text) == ONE
+    assert shown(spoken) == ONE
 
 
 @pytest.mark.req("parsing.no-guess")
@@ -372,7 +386,8 @@ def test_equal_calls_are_two_calls() -> None:
 @pytest.mark.req("TC-01")
 def test_empty_arguments_are_none() -> None:
     """TC-01: no argument is an empty object, however it is written."""
-    for given in ("", " ", None, "{}", {}):
+    written: list[object] = ["", " ", None, "{}", {}]
+    for given in written:
         assert shown([chat_call("f", given)]) == [("f", {})]
     assert shown({"function_call": {"name": "f"}}) == [("f", {})]
 

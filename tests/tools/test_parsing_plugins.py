@@ -87,7 +87,8 @@ def test_every_parser_of_ours_can_be_named() -> None:
         assert isinstance(parser, ToolCallParser)
         assert resolve_parsers([parser.name]) == (parser,)
         assert parser.name in repr(parser)
-        for reply in ("", None, {}, [], 5, "text", XML):
+        replies: list[object] = ["", None, {}, [], 5, "text", XML]
+        for reply in replies:
             parser.matches(reply)
             assert not (parser.parse(reply) or ParsedCalls()).problems
 

@@ -41,7 +41,7 @@ _SIGN: Final = re.compile(
 )
 _NAMED: Final = re.compile(r'"(?:name|tool)"\s*+:\s*+"')
 _MAX_FAILURES: Final = 1000
-_MAX_DEEP: Final = 16
+_MAX_DEEP: Final = 3
 """Times that something nested without end is looked into."""
 
 _ROOM: Final = 50_000
@@ -93,6 +93,7 @@ class _Search:
         text = page.text
         at = found.start() if found[0][-1] == ":" else found.end() - 1
         if at < self.open_until and _is_member(text, at):
+            self.failures += 1
             return at + 1  # a part of the broken call around it
         outcome = attempt_near(text, at)
         if isinstance(outcome, Failure):
@@ -105,10 +106,13 @@ class _Search:
     def _fail(self, at: int, failure: Failure) -> int:
         page = self.page
         self.failures += 1
+        is_entry = _ENTRY.match(page.text, at) is not None
+        self.deep += failure.reason == TOO_DEEP
+        if failure.reason == TOO_DEEP and self.deep <= _MAX_DEEP and not is_entry:
+            return at + 1
         stop = failure.at if failure.at >= 0 else skip_tokens(page.text, at)[0]
         stop = max(stop, at + 1)
         self.effort -= stop - at
-        is_entry = _ENTRY.match(page.text, at) is not None
         if is_entry or _LIST.match(page.text, at):
             # Before the place where reading stopped, or soon after it in what has a name.
             named = _NAMED.search(page.text, at, stop + _SIGN_AHEAD)
@@ -122,7 +126,6 @@ class _Search:
                 page.broken += 1
                 if is_entry:
                     self.open_until = stop
-        self.deep += failure.reason == TOO_DEEP
         inside = self.effort > 0 and (
             failure.reason != TOO_DEEP or self.deep <= _MAX_DEEP
         )
