@@ -582,6 +582,8 @@ def test_what_is_no_call_is_none(reply: object) -> None:
         """<tool name="a" args='{"x": 1}'/><tool name="b" args='{"x": }'/><tool name="c" args='{}'/>""",
         """<tool name="a" args='{}'/><tool name="b" args='{"x": 1 <tool name="c"/>""",
         '<tool name="a"/><tool name="b">{"x": <tool name="c">{}</tool>',
+        """<tool name="a"/><tool name="b" args='{"x": 1 <tool name="c" args='{}'/>""",
+        '<tool_call>{"name":"a","arguments":{}}</tool_call><tool_call>{"name":"b","arguments":{}}} x</tool_call><tool_call>{"name":"c","arguments":{}}</tool_call>',
         '[{"name":"a","arguments":{}},{"name":"b","arguments":{"x":}},{"name":"c","arguments":{}}]',
         '{"tool_calls":[{"tool":"a","arguments":{}},{"tool":"b","arguments":{"x":},{"tool":"c","arguments":{}}]}',
         '{"name":"a","arguments":{}}\n{"name":"b","arguments":{"x": "y}}\n{"name":"c","arguments":{}}',

@@ -117,6 +117,8 @@ class _Search:
             # Before the place where reading stopped, or soon after it in what has a name.
             named = _NAMED.search(page.text, at, stop + _SIGN_AHEAD)
             sign = _SIGN.search(page.text, at, stop + bool(named) * _SIGN_AHEAD)
+            if sign is None and failure.reason == TOO_DEEP:
+                return stop  # there is no call inside of it
             # In a list of calls what is cut off early was a call too.
             if sign or (page.entries and failure.cut and is_entry):
                 broken = _Found(at, [], _NOT_JSON.format(failure.reason))
