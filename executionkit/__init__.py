@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         ToolCallingProvider as ToolCallingProvider,
         UsageUpdate as UsageUpdate,
     )
-    from executionkit._mock import MockProvider as MockProvider
+    from executionkit._mock import (
+        MockProvider as MockProvider,
+    )
     from executionkit._sync import (
         consensus_sync as consensus_sync,
         map_reduce_sync as map_reduce_sync,
@@ -32,12 +34,18 @@ if TYPE_CHECKING:
         refine_loop_sync as refine_loop_sync,
         structured_sync as structured_sync,
     )
-    from executionkit.anthropic import AnthropicProvider as AnthropicProvider
+    from executionkit.anthropic import (
+        AnthropicProvider as AnthropicProvider,
+    )
     from executionkit.approval import (
         ApprovalCallback as ApprovalCallback,
         ApprovalDecision as ApprovalDecision,
         ApprovalGate as ApprovalGate,
         ApprovalRequest as ApprovalRequest,
+    )
+    from executionkit.backends import (
+        CacheBackend as CacheBackend,
+        InMemoryCache as InMemoryCache,
     )
     from executionkit.calls import (
         CallProblem as CallProblem,
@@ -47,7 +55,10 @@ if TYPE_CHECKING:
         ToolResult as ToolResult,
         ToolRunner as ToolRunner,
     )
-    from executionkit.compose import PatternStep as PatternStep, pipe as pipe
+    from executionkit.compose import (
+        PatternStep as PatternStep,
+        pipe as pipe,
+    )
     from executionkit.context import (
         ContextHeader as ContextHeader,
         ContextKey as ContextKey,
@@ -74,7 +85,9 @@ if TYPE_CHECKING:
     from executionkit.engine.convergence import (
         ConvergenceDetector as ConvergenceDetector,
     )
-    from executionkit.engine.json_extraction import extract_json as extract_json
+    from executionkit.engine.json_extraction import (
+        extract_json as extract_json,
+    )
     from executionkit.engine.rate_bucket import (
         SlidingWindow as SlidingWindow,
         TokenBucket as TokenBucket,
@@ -83,7 +96,9 @@ if TYPE_CHECKING:
         DEFAULT_RETRY as DEFAULT_RETRY,
         RetryConfig as RetryConfig,
     )
-    from executionkit.engine.schema import SchemaError as SchemaError
+    from executionkit.engine.schema import (
+        SchemaError as SchemaError,
+    )
     from executionkit.engine.voting import (
         answer_normalizer as answer_normalizer,
         casefold_normalizer as casefold_normalizer,
@@ -106,6 +121,7 @@ if TYPE_CHECKING:
         MaxIterationsError as MaxIterationsError,
         MissingExtraError as MissingExtraError,
         NoProgressError as NoProgressError,
+        ParserError as ParserError,
         PatternError as PatternError,
         PermanentError as PermanentError,
         ProviderConnectionError as ProviderConnectionError,
@@ -113,10 +129,26 @@ if TYPE_CHECKING:
         ProviderTimeoutError as ProviderTimeoutError,
         RateLimitError as RateLimitError,
         RequestTooLargeError as RequestTooLargeError,
+        StateStoreError as StateStoreError,
         StreamError as StreamError,
+        ToolBlockedError as ToolBlockedError,
+        ToolCancelledError as ToolCancelledError,
+        ToolCircuitOpenError as ToolCircuitOpenError,
+        ToolExecutionError as ToolExecutionError,
+        ToolIdempotencyError as ToolIdempotencyError,
+        ToolNotFoundError as ToolNotFoundError,
+        ToolProcessorError as ToolProcessorError,
+        ToolRateLimitedError as ToolRateLimitedError,
+        ToolRegistrationError as ToolRegistrationError,
+        ToolTimeoutError as ToolTimeoutError,
+        ToolValidationError as ToolValidationError,
     )
-    from executionkit.kit import Kit as Kit
-    from executionkit.local import LocalProvider as LocalProvider
+    from executionkit.kit import (
+        Kit as Kit,
+    )
+    from executionkit.local import (
+        LocalProvider as LocalProvider,
+    )
     from executionkit.observability import (
         JsonlTraceSink as JsonlTraceSink,
         MemoryTraceSink as MemoryTraceSink,
@@ -124,19 +156,138 @@ if TYPE_CHECKING:
         TraceEvent as TraceEvent,
         emit_trace as emit_trace,
     )
-    from executionkit.patterns._generators import ProgressCallback as ProgressCallback
-    from executionkit.patterns._history import Summarizer as Summarizer
+    from executionkit.patterns._generators import (
+        ProgressCallback as ProgressCallback,
+    )
+    from executionkit.patterns._history import (
+        Summarizer as Summarizer,
+    )
     from executionkit.patterns.base import (
         checked_complete as checked_complete,
         checked_stream as checked_stream,
         validate_score as validate_score,
     )
-    from executionkit.patterns.consensus import consensus as consensus
-    from executionkit.patterns.map_reduce import map_reduce as map_reduce
-    from executionkit.patterns.react_loop import react_loop as react_loop
-    from executionkit.patterns.refine_loop import refine_loop as refine_loop
-    from executionkit.patterns.structured import structured as structured
-    from executionkit.provider import Provider as Provider
+    from executionkit.patterns.consensus import (
+        consensus as consensus,
+    )
+    from executionkit.patterns.map_reduce import (
+        map_reduce as map_reduce,
+    )
+    from executionkit.patterns.react_loop import (
+        react_loop as react_loop,
+    )
+    from executionkit.patterns.refine_loop import (
+        refine_loop as refine_loop,
+    )
+    from executionkit.patterns.structured import (
+        structured as structured,
+    )
+    from executionkit.provider import (
+        Provider as Provider,
+    )
+    from executionkit.tools._bulk import (
+        BatchProgress as BatchProgress,
+    )
+    from executionkit.tools._dry_run import (
+        DryRun as DryRun,
+    )
+    from executionkit.tools._options import (
+        ToolPolicy as ToolPolicy,
+    )
+    from executionkit.tools._runs import (
+        Override as Override,
+    )
+    from executionkit.tools._stats import (
+        ProcessorStats as ProcessorStats,
+        ToolStats as ToolStats,
+    )
+    from executionkit.tools.config import (
+        ProcessorConfig as ProcessorConfig,
+    )
+    from executionkit.tools.decorators import (
+        ToolRegistryProvider as ToolRegistryProvider,
+        ensure_registrations as ensure_registrations,
+        get_default_registry as get_default_registry,
+        initialize as initialize,
+        register_fn_tool as register_fn_tool,
+        register_langchain_tool as register_langchain_tool,
+        register_tool as register_tool,
+        reset_registry as reset_registry,
+        tool as tool,
+    )
+    from executionkit.tools.export import (
+        ToolNames as ToolNames,
+        to_anthropic as to_anthropic,
+        to_mcp as to_mcp,
+        to_openai as to_openai,
+    )
+    from executionkit.tools.factories import (
+        CircuitBreakerSettings as CircuitBreakerSettings,
+        RateLimiterSettings as RateLimiterSettings,
+        WrapperBackend as WrapperBackend,
+        create_circuit_breaker as create_circuit_breaker,
+        create_production_executor as create_production_executor,
+        create_rate_limiter as create_rate_limiter,
+    )
+    from executionkit.tools.guard_rules import (
+        BudgetGuard as BudgetGuard,
+        NetworkGuard as NetworkGuard,
+        OutputSizeGuard as OutputSizeGuard,
+        RunawayGuard as RunawayGuard,
+        SchemaGuard as SchemaGuard,
+        SensitiveDataGuard as SensitiveDataGuard,
+        SideEffectGuard as SideEffectGuard,
+    )
+    from executionkit.tools.guards import (
+        BaseGuard as BaseGuard,
+        EnforcementLevel as EnforcementLevel,
+        Guard as Guard,
+        GuardChain as GuardChain,
+        GuardResult as GuardResult,
+        GuardVerdict as GuardVerdict,
+    )
+    from executionkit.tools.middleware import (
+        Layer as Layer,
+        Middleware as Middleware,
+        ToolRequest as ToolRequest,
+    )
+    from executionkit.tools.middleware.breaker import (
+        BreakerOptions as BreakerOptions,
+    )
+    from executionkit.tools.middleware.cache import (
+        CacheOptions as CacheOptions,
+    )
+    from executionkit.tools.middleware.rate_limit import (
+        RateLimitOptions as RateLimitOptions,
+    )
+    from executionkit.tools.parsing import (
+        ParsedCalls as ParsedCalls,
+        ToolCallParser as ToolCallParser,
+        parse_calls as parse_calls,
+    )
+    from executionkit.tools.processor import (
+        ToolProcessor as ToolProcessor,
+    )
+    from executionkit.tools.registry import (
+        AmbiguousToolError as AmbiguousToolError,
+        ToolInfo as ToolInfo,
+        ToolRegistry as ToolRegistry,
+        create_registry as create_registry,
+    )
+    from executionkit.tools.scheduling import (
+        ExecutionPlan as ExecutionPlan,
+        GreedyDagScheduler as GreedyDagScheduler,
+        PlanError as PlanError,
+        SchedulerPolicy as SchedulerPolicy,
+        SchedulingConstraints as SchedulingConstraints,
+        SkipReason as SkipReason,
+        ToolCallSpec as ToolCallSpec,
+        ToolMetadata as ToolMetadata,
+    )
+    from executionkit.tools.strategies import (
+        ExecutionStrategy as ExecutionStrategy,
+        InProcessStrategy as InProcessStrategy,
+    )
     from executionkit.types import (
         CheckpointCallback as CheckpointCallback,
         Evaluator as Evaluator,
@@ -163,6 +314,7 @@ _HOMES = {
     ),
     "anthropic": "AnthropicProvider",
     "approval": "ApprovalCallback ApprovalDecision ApprovalGate ApprovalRequest",
+    "backends": "CacheBackend InMemoryCache",
     "calls": "CallProblem ErrorInfo ReturnOrder ToolCall ToolResult ToolRunner",
     "compose": "PatternStep pipe",
     "context": (
@@ -183,9 +335,13 @@ _HOMES = {
         "BudgetExhaustedError BulkheadFullError BulkheadLimitType "
         "ConsensusFailedError DeadlineExceededError ErrorCategory ErrorCode "
         "EvaluatorError ExecutionKitError LLMError MaxIterationsError "
-        "MissingExtraError NoProgressError PatternError PermanentError "
+        "MissingExtraError NoProgressError ParserError PatternError PermanentError "
         "ProviderConnectionError ProviderError ProviderTimeoutError RateLimitError "
-        "RequestTooLargeError StreamError"
+        "RequestTooLargeError StateStoreError StreamError ToolBlockedError "
+        "ToolCancelledError ToolCircuitOpenError ToolExecutionError "
+        "ToolIdempotencyError ToolNotFoundError ToolProcessorError "
+        "ToolRateLimitedError ToolRegistrationError ToolTimeoutError "
+        "ToolValidationError"
     ),
     "kit": "Kit",
     "local": "LocalProvider",
@@ -201,6 +357,40 @@ _HOMES = {
     "patterns.refine_loop": "refine_loop",
     "patterns.structured": "structured",
     "provider": "Provider",
+    "tools._bulk": "BatchProgress",
+    "tools._dry_run": "DryRun",
+    "tools._options": "ToolPolicy",
+    "tools._runs": "Override",
+    "tools._stats": "ProcessorStats ToolStats",
+    "tools.config": "ProcessorConfig",
+    "tools.decorators": (
+        "ToolRegistryProvider ensure_registrations get_default_registry initialize "
+        "register_fn_tool register_langchain_tool register_tool reset_registry tool"
+    ),
+    "tools.export": "ToolNames to_anthropic to_mcp to_openai",
+    "tools.factories": (
+        "CircuitBreakerSettings RateLimiterSettings WrapperBackend "
+        "create_circuit_breaker create_production_executor create_rate_limiter"
+    ),
+    "tools.guard_rules": (
+        "BudgetGuard NetworkGuard OutputSizeGuard RunawayGuard SchemaGuard "
+        "SensitiveDataGuard SideEffectGuard"
+    ),
+    "tools.guards": (
+        "BaseGuard EnforcementLevel Guard GuardChain GuardResult GuardVerdict"
+    ),
+    "tools.middleware": "Layer Middleware ToolRequest",
+    "tools.middleware.breaker": "BreakerOptions",
+    "tools.middleware.cache": "CacheOptions",
+    "tools.middleware.rate_limit": "RateLimitOptions",
+    "tools.parsing": "ParsedCalls ToolCallParser parse_calls",
+    "tools.processor": "ToolProcessor",
+    "tools.registry": "AmbiguousToolError ToolInfo ToolRegistry create_registry",
+    "tools.scheduling": (
+        "ExecutionPlan GreedyDagScheduler PlanError SchedulerPolicy "
+        "SchedulingConstraints SkipReason ToolCallSpec ToolMetadata"
+    ),
+    "tools.strategies": "ExecutionStrategy InProcessStrategy",
     "types": (
         "CheckpointCallback Evaluator PatternResult StreamingPatternResult "
         "TerminationReason TokenUsage Tool VotingStrategy thaw"

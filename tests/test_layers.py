@@ -60,6 +60,8 @@ RANKS: dict[str, int] = {
     "_mock": 6,
     "batches": 6,
     "compose": 6,
+    "execution": 6,
+    "models": 6,
     "evals": 6,
     "planning": 6,
     "routing": 6,
@@ -109,7 +111,9 @@ MAX_FUNCTION_LINES = 60
 """Without the docstring."""
 
 # Path in the package -> why it may be longer.
-LONG_MODULES: dict[str, str] = {}
+LONG_MODULES: dict[str, str] = {
+    "__init__.py": "the public names twice: for their loading, and for type checkers",
+}
 # "path:function" -> why it may be longer.
 LONG_FUNCTIONS: dict[str, str] = {
     "tools/processor.py:__init__": "30 settings, each handed on once",

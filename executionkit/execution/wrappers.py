@@ -1,0 +1,61 @@
+"""Executors with one policy each, and factories of them."""
+
+from __future__ import annotations
+
+from executionkit.tools.executors import (
+    CacheInterface,
+    CachingToolExecutor,
+    CircuitBreakerConfig,
+    CircuitBreakerExecutor,
+    CircuitBreakerInterface,
+    CircuitState,
+    Executor,
+    InMemoryCache,
+    RateLimitedToolExecutor,
+    RateLimiter,
+    RateLimiterInterface,
+    RetryConfig,
+    RetryableToolExecutor,
+    ToolCircuitBreaker,
+    ToolExecutor,
+    ToolWrapper,
+    cacheable,
+    rate_limited,
+    retryable,
+)
+from executionkit.tools.factories import (
+    CircuitBreakerSettings,
+    RateLimiterSettings,
+    WrapperBackend,
+    create_circuit_breaker,
+    create_production_executor,
+    create_rate_limiter,
+)
+
+__all__ = (
+    "CacheInterface",
+    "CachingToolExecutor",
+    "CircuitBreakerConfig",
+    "CircuitBreakerExecutor",
+    "CircuitBreakerInterface",
+    "CircuitBreakerSettings",
+    "CircuitState",
+    "Executor",
+    "InMemoryCache",
+    "RateLimitedToolExecutor",
+    "RateLimiter",
+    "RateLimiterInterface",
+    "RateLimiterSettings",
+    "RetryConfig",
+    "RetryableToolExecutor",
+    "ToolCircuitBreaker",
+    "ToolExecutor",
+    "ToolWrapper",
+    "WrapperBackend",
+    "cacheable",
+    "create_circuit_breaker",
+    "create_production_executor",
+    "create_rate_limiter",
+    "rate_limited",
+    "retryable",
+)
