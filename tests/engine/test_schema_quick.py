@@ -169,6 +169,7 @@ def test_no_arguments_are_fine_where_none_are_needed() -> None:
         {"type": ["object", "null"], "properties": {"a": {}}},
         {"type": "object", "properties": {"a": {"type": "string"}}, "$schema": "x"},
         {"type": "object", "properties": {"a": {}, "b": {"contains": {}}}},
+        {"type": "object", "properties": {"a": {"anyOf": [{}, {"contains": {}}]}}},
     ],
 )
 def test_a_schema_that_says_more_has_no_quick_check(schema: dict[str, Any]) -> None:

@@ -66,9 +66,18 @@ def quick_check(
     rules = {name: _rule_of(item) for name, item in properties.items()}
     if properties and all(rule == _NEVER for rule in rules.values()):
         return None
-    if (_NEVER in rules.values() or "$defs" in schema) and _is_refused(schema):
+    known = "$defs" not in schema and all(map(_is_known, properties.values()))
+    if not known and _is_refused(schema):
         return None
     return _checker(rules, tuple(required))
+
+
+def _is_known(schema: Any) -> bool:
+    """Whether nothing of a property, or of a branch of it, is for the validator alone."""
+    branches = schema.get("anyOf") if isinstance(schema, Mapping) else None
+    if isinstance(branches, (list, tuple)):
+        return all(map(_is_known, branches))
+    return bool(_rule_of(schema) != _NEVER)
 
 
 def _is_refused(schema: Mapping[str, Any]) -> bool:
