@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from executionkit.tools._running import Workshop
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("Batch", "OpenCall", "Sink")
+__all__ = ("BREATH", "Batch", "OpenCall", "Sink", "breathe")
 
-_BREATH: Final = 256
+BREATH: Final = 256
 """Calls in a row that end at once, after which the event loop gets a turn."""
 
 OpenCall: TypeAlias = "Callable[[int, Any], tuple[Callable[[ToolRequest], Any], ToolRequest] | ToolResult]"
@@ -191,9 +191,9 @@ class Batch:
                 self._waits()
                 await taken
             in_a_row += 1
-            if in_a_row >= _BREATH:
+            if in_a_row >= BREATH:
                 in_a_row = 0
-                await _breathe()
+                await breathe()
             if self.is_cancelled:
                 return
             if task.cancelling():
@@ -226,7 +226,7 @@ class Batch:
     async def _answer(self, task: asyncio.Task[Any]) -> None:
         """A tool has cancelled the task it ran in: that is no matter of other calls."""
         try:
-            await _breathe()
+            await breathe()
         except asyncio.CancelledError:
             if self.is_cancelled:
                 raise
@@ -288,6 +288,6 @@ class Batch:
 
 
 @coroutine
-def _breathe() -> Generator[None, None, None]:
+def breathe() -> Generator[None, None, None]:
     """Give the event loop a turn."""
     yield

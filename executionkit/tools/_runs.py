@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from executionkit.tools._trace import Tracer
     from executionkit.tools.registry import ToolRegistry
 
-__all__ = ("Override", "Paths", "RunOptions", "run_calls", "stream_calls")
+__all__ = ("Opener", "Override", "Paths", "RunOptions", "run_calls", "stream_calls")
 
 Entry: TypeAlias = "ToolCall | CallProblem"
 
@@ -155,7 +155,7 @@ class Paths:
         self._by_record.clear()
 
 
-class _Opener:
+class Opener:
     """Opens the calls of one batch."""
 
     __slots__ = (
@@ -298,7 +298,7 @@ async def run_calls(
         sink = done.__setitem__
     batch = Batch(
         iter(enumerate(given)),
-        _Opener(paths, options, context),
+        Opener(paths, options, context),
         sink,
         paths.shop,
         total=len(given),
@@ -321,7 +321,7 @@ async def stream_calls(
     loop cancels what still runs.
     """
     context = request_context(options)
-    opener = _Opener(paths, options, context)
+    opener = Opener(paths, options, context)
     queue: asyncio.Queue[ToolResult | None] = asyncio.Queue(_MAX_UNREAD)
 
     def sink(_place: int, result: ToolResult) -> Awaitable[None] | None:

@@ -29,6 +29,7 @@ from executionkit.tools.parsing import (
     parse_calls,
     resolve_parsers,
 )
+from executionkit.tools.plan_run import PlanRunner
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ("ToolProcessor",)
 
 
-class ToolProcessor(ProcessorViews):
+class ToolProcessor(PlanRunner, ProcessorViews):
     """Finds the tool calls in what a model said and runs them.
 
     All calls of a batch run at once, whatever layers are on. A failure is a result, and

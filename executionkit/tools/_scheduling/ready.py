@@ -111,6 +111,11 @@ class ReadyQueue:
         return not self._left
 
     @property
+    def has_ready(self) -> bool:
+        """False = `next_ready` has nothing now. True = it has something, most likely."""
+        return bool(self._lanes.offer)
+
+    @property
     def running(self) -> int:
         """Calls that were handed out and are not finished."""
         return self._running
@@ -147,18 +152,7 @@ class ReadyQueue:
         Raises:
             ValueError: When the call is not running.
         """
-        number = self._graph.index.get(call_id)
-        if number is None or self._state[number] != _RUNNING:
-            state = "unknown" if number is None else _STATES[self._state[number]]
-            msg = (
-                f"call {call_id!r} cannot be finished: it is {state}; finish each call "
-                "of `next_ready` once"
-            )
-            raise ValueError(msg)
-        self._state[number] = _DONE
-        self._running -= 1
-        self._left -= 1
-        self._lanes.release(self._rank[number])
+        number = self._end(call_id, _DONE)
         if not ok and not self._keep_on:
             return self._cascade([number], [])
         waiting = self._waiting
@@ -167,6 +161,37 @@ class ReadyQueue:
             if not waiting[child] and not self._state[child]:
                 self._lanes.add(self._rank[child])
         return ()
+
+    def drop(self, call_id: str) -> tuple[str, ...]:
+        """A call that was handed out is not run after all, and its slots are free.
+
+        It counts as one of `skip`: what needs it is skipped too, also with
+        `continue_on_error`.
+
+        Returns:
+            The ids of the calls that will never run because of it, as `finish` does.
+
+        Raises:
+            ValueError: When the call is not running.
+        """
+        number = self._end(call_id, _SKIPPED)
+        self._skipped.append(call_id)
+        return self._cascade([number], [])
+
+    def _end(self, call_id: str, state: int) -> int:
+        number = self._graph.index.get(call_id)
+        if number is None or self._state[number] != _RUNNING:
+            found = "unknown" if number is None else _STATES[self._state[number]]
+            msg = (
+                f"call {call_id!r} cannot be finished: it is {found}; finish each call "
+                "of `next_ready` once"
+            )
+            raise ValueError(msg)
+        self._state[number] = state
+        self._running -= 1
+        self._left -= 1
+        self._lanes.release(self._rank[number])
+        return number
 
     def _cascade(self, todo: list[int], found: list[int]) -> tuple[str, ...]:
         # Whoever waits for one of `todo`, directly or not, has not started.

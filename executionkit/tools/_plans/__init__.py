@@ -1,0 +1,1 @@
+"""Parts of running a plan: what users import is in `tools/plan_run.py`."""
