@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.tools.middleware._base import Layer
 
-__all__ = ("Executor", "KnownTool", "ToolWrapper", "failure_of", "known_tool")
+__all__ = (
+    "Executor",
+    "KnownTool",
+    "ToolWrapper",
+    "checked",
+    "failure_of",
+    "known_tool",
+    "registry_of",
+)
 
 _MAX_KNOWN: Final = 1024
 _MAX_CHAIN: Final = 32
@@ -83,7 +91,7 @@ def known_tool(call: ToolCall, executor: object) -> Any:
         call: The call.
         executor: Its `registry` is asked, or that of what is inside of it.
     """
-    registry = _registry_of(executor)
+    registry = registry_of(executor)
     if registry is not None:
         try:
             return registry.resolve(call.name, call.namespace)
@@ -92,7 +100,8 @@ def known_tool(call: ToolCall, executor: object) -> Any:
     return KnownTool(call.name, call.namespace)
 
 
-def _registry_of(executor: Any) -> Any:
+def registry_of(executor: Any) -> Any:
+    """The registry of an executor or of what is inside of it; None without one."""
     for _ in range(_MAX_CHAIN):
         registry = getattr(executor, "registry", None)
         if hasattr(registry, "resolve"):
@@ -210,6 +219,7 @@ class ToolWrapper:
         self._clock: Clock = clock or get_clock()
         self._shop = Workshop(self._clock)
         self._known: dict[tuple[str, str], Any] = {}
+        self._version: int | None = None
 
     async def execute(
         self,
@@ -243,7 +253,9 @@ class ToolWrapper:
         now = self._clock.monotonic()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         deadline = now + min(limits) if limits else None
-        self._known = {}  # a registry may have changed; one batch sees one state
+        version = getattr(registry_of(self.executor), "version", None)
+        if version != self._version:
+            self._known, self._version = {}, version
 
         def begin(place: int, call: Any) -> Any:
             request = ToolRequest(call, self._tool(call), timeout)

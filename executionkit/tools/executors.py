@@ -110,7 +110,11 @@ class ToolExecutor:
         self.registry: ToolRegistry | None = registry
         self.strategy: ExecutionStrategy = strategy
         self.default_timeout: float = seconds
-        self._processor = ToolProcessor(registry, strategy, seconds)
+        self._runner: ToolProcessor | ToolWrapper = (
+            ToolProcessor(registry, strategy, seconds)
+            if hasattr(strategy, "start")
+            else ToolWrapper(strategy)  # it has `run`, and looks after itself
+        )
 
     @property
     def supports_streaming(self) -> bool:
@@ -134,7 +138,9 @@ class ToolExecutor:
             use_cache: Accepted, because all executors do; there is no cache here.
             return_order: As they finish, or as they were given.
         """
-        return await self._processor.execute(
+        if timeout is None and isinstance(self._runner, ToolWrapper):
+            timeout = self.default_timeout
+        return await self._runner.execute(
             calls, timeout, use_cache, return_order=return_order
         )
 
@@ -142,7 +148,12 @@ class ToolExecutor:
         self, calls: Sequence[ToolCall], timeout: float | None = None
     ) -> AsyncGenerator[ToolResult]:
         """Run `calls`; results as they come, and each item of streaming tools before."""
-        stream = self._processor.astream(list(calls), timeout)
+        if isinstance(self._runner, ToolWrapper):
+            limit = self.default_timeout if timeout is None else timeout
+            async for result in self.strategy.stream_run(calls, limit):
+                yield result
+            return
+        stream = self._runner.astream(list(calls), timeout)
         try:
             async for result in stream:
                 yield result

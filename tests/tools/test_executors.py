@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -367,6 +367,48 @@ async def test_streams_come_item_by_item_with_the_id_of_their_call() -> None:
     assert {item.call_id for item in items} == {"c"}
 
 
+@pytest.mark.req("executor.tool")
+@pytest.mark.req("T-04")
+@pytest.mark.usefixtures("clock")
+async def test_a_strategy_that_only_runs_is_enough() -> None:
+    class Elsewhere:
+        timeouts: ClassVar[list[float | None]] = []
+
+        async def run(
+            self, calls: Sequence[ToolCall], timeout: float | None = None
+        ) -> list[ToolResult]:
+            self.timeouts.append(timeout)
+            return [ToolResult(item.name, "there") for item in calls]
+
+        async def stream_run(
+            self, calls: Sequence[ToolCall], timeout: float | None = None
+        ) -> AsyncIterator[ToolResult]:
+            for result in await self.run(calls, timeout):
+                yield result
+
+    executor = ToolExecutor(None, 4, Elsewhere())  # type: ignore[arg-type]
+    results = await executor.execute([call(id="a")], use_cache=False)
+    results += [item async for item in executor.stream_execute([call()], 2)]
+    assert [item.result for item in results] == ["there", "there"]
+    assert Elsewhere.timeouts == [4, 2]
+
+
+@pytest.mark.req("executor.cache")
+@pytest.mark.usefixtures("clock")
+async def test_a_change_of_the_registry_is_seen() -> None:
+    async def t() -> str:
+        return "ok"
+
+    registry = create_registry()
+    registry.add(t, cacheable=False)
+    executor = CachingToolExecutor(ToolExecutor(registry), InMemoryCache())
+    for _ in range(2):
+        assert not (await executor.execute([call("t")]))[0].cached
+    registry.add(t, cacheable=True, replace=True)
+    await executor.execute([call("t")])
+    assert (await executor.execute([call("t")]))[0].cached
+
+
 # --- rate limits ----------------------------------------------------------------------
 
 
@@ -626,6 +668,28 @@ async def test_a_probe_place_belongs_to_its_call(clock: FakeClock) -> None:
         gates[2].set()
         assert (await third)[0].is_success
     assert executor.get_circuit_states() == {"t": CircuitState.CLOSED}
+
+
+@pytest.mark.req("executor.breaker")
+@pytest.mark.req("T-17")
+async def test_a_cancelled_probe_frees_its_place_by_name_too(clock: FakeClock) -> None:
+    async def hang(call: ToolCall) -> None:
+        await asyncio.Event().wait()
+
+    inner = Inner(OSError("1"), OSError("2"), hang)
+    breaker = ToolCircuitBreaker(default_config=FAST)
+    executor = CircuitBreakerExecutor(inner, circuit_breaker=breaker)
+    for _ in range(2):
+        await executor.execute([call("t")])
+    await clock.sleep(10)
+    probe = asyncio.ensure_future(executor.execute([call("t")]))
+    await settle()
+    assert (await breaker.get_state("t"))["half_open_calls"] == 1
+    [refused] = await executor.execute([call("t")])
+    assert refused.error_code is ErrorCode.TOOL_CIRCUIT_OPEN
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    assert (await breaker.get_state("t"))["half_open_calls"] == 0
 
 
 @pytest.mark.req("executor.breaker")

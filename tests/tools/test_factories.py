@@ -184,6 +184,19 @@ async def test_settings_of_single_tools(clock: FakeClock) -> None:
     assert refused.retry_after_ms == 3000
 
 
+@pytest.mark.req("factory.production")
+async def test_failures_outside_of_the_window_do_not_count(clock: FakeClock) -> None:
+    tools = Tools()
+    executor = await create_production_executor(
+        tools.strategy,
+        circuit_breaker_settings=CircuitBreakerSettings(2, failure_window=5),
+    )
+    for _ in range(4):
+        [result] = await executor.execute(calls())
+        assert result.error == "down"
+        await clock.sleep(6)
+
+
 @pytest.mark.req("factory.redis")
 @pytest.mark.req("T-26")
 async def test_a_store_that_is_not_there_is_refused_with_what_works() -> None:
@@ -256,7 +269,10 @@ async def test_a_circuit_by_name_does_not_wedge_after_a_probe(clock: FakeClock) 
 
 @pytest.mark.req("factory.direct")
 @pytest.mark.req("T-17")
-async def test_a_report_of_an_old_call_is_not_that_of_a_probe(clock: FakeClock) -> None:
+@pytest.mark.parametrize("probe_first", [False, True])
+async def test_a_report_of_an_old_call_is_not_that_of_a_probe(
+    clock: FakeClock, probe_first: bool
+) -> None:
     made = await breaker(failure_threshold=1, success_threshold=1, reset_timeout=10)
     go = asyncio.Event()
 
@@ -272,6 +288,12 @@ async def test_a_report_of_an_old_call_is_not_that_of_a_probe(clock: FakeClock) 
         await made.record_failure("t")
         await clock.sleep(10)
         assert await made.can_execute("t")  # the probe
+        if probe_first:
+            await made.record_success("t")
+            assert (await made.get_state("t"))["state"] == "closed"
+            go.set()
+            await old
+            return
         go.set()
         await old
         assert (await made.get_state("t"))["state"] == "half_open"
