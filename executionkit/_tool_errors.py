@@ -191,7 +191,7 @@ class ParserError(ToolProcessorError):
 
 
 class ToolRateLimitedError(ToolProcessorError):
-    """No permit can be had before the deadline."""
+    """No permit can be had before the deadline, or the tool's own service said so."""
 
     default_code = ErrorCode.TOOL_RATE_LIMITED
 
@@ -202,10 +202,11 @@ class ToolRateLimitedError(ToolProcessorError):
         limit: int | None = None,
         period: float | None = None,
     ) -> None:
+        rate = "" if limit is None else f" ({limit} per {period}s)"
         when = "" if retry_after is None else f"; next permit in {retry_after:.3f}s"
         ms = None if retry_after is None else retry_after * 1000
         super().__init__(
-            f"Tool '{tool_name}' is rate limited ({limit} per {period}s){when}",
+            f"Tool '{tool_name}' is rate limited{rate}{when}",
             details={
                 "tool_name": tool_name,
                 "limit": limit,

@@ -386,6 +386,9 @@ class TestToolSide:
         error = ToolRateLimitedError("t", 1.5)
         assert (error.retry_after, error.retry_after_ms) == (1.5, 1500)
         assert ToolRateLimitedError("t").retry_after is None
+        assert str(ToolRateLimitedError("t", 1.5)) == (
+            "Tool 't' is rate limited; next permit in 1.500s"
+        )
 
     def test_the_number_of_attempts_is_kept(self) -> None:
         assert ToolTimeoutError("t", 1.0, attempts=4).attempts == 4
