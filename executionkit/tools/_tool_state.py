@@ -222,9 +222,34 @@ class Circuits:
         """A circuit that is not kept."""
         return CircuitBreaker(self.config(names), name=names[0], clock=self._clock)
 
-    def states(self) -> dict[str, CircuitState]:
-        """The state of each circuit, by the tool's full name."""
-        return {name: circuit.state for name, circuit in self.by_name.items()}
+    def state(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """How a circuit stands; one that is not kept is closed."""
+        shown = (self.by_name.get(names[0]) or self.new(names)).snapshot()
+        config = self.config(names)
+        return {
+            "state": shown.state,
+            "failure_count": shown.failure_count,
+            "success_count": shown.success_count,
+            "opened_at": shown.opened_at,
+            "half_open_calls": shown.half_open_calls,
+            "time_until_half_open": shown.time_until_half_open,
+            "config": {
+                "failure_threshold": config.failure_threshold,
+                "success_threshold": config.success_threshold,
+                "reset_timeout": config.reset_timeout,
+                "half_open_max_calls": config.half_open_max_calls,
+            },
+        }
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """How each circuit stands, by the tool's full name."""
+        return {name: self.state(_names(name)) for name in self.by_name}
+
+    def reset(self, names: tuple[str, ...]) -> None:
+        """Close a circuit and forget its failures."""
+        circuit = self.by_name.get(names[0])
+        if circuit is not None:
+            circuit.reset()
 
     def _make_room(self) -> None:
         """Forget a circuit: one at rest if there is one, else the oldest."""
@@ -306,44 +331,32 @@ class ToolCircuitBreaker:
         `opened_at` is monotonic time; `time_until_half_open` is 0 when probes are due,
         and None unless the circuit is open.
         """
-        names = _names(tool)
-        circuit = self._circuits.by_name.get(names[0]) or self._circuits.new(names)
-        shown = circuit.snapshot()
-        config = self._circuits.config(names)
-        return {
-            "state": shown.state,
-            "failure_count": shown.failure_count,
-            "success_count": shown.success_count,
-            "opened_at": shown.opened_at,
-            "half_open_calls": shown.half_open_calls,
-            "time_until_half_open": shown.time_until_half_open,
-            "config": {
-                "failure_threshold": config.failure_threshold,
-                "success_threshold": config.success_threshold,
-                "reset_timeout": config.reset_timeout,
-                "half_open_max_calls": config.half_open_max_calls,
-            },
-        }
+        return self._circuits.state(_names(tool))
 
     async def get_all_states(self) -> dict[str, dict[str, Any]]:
         """`get_state` of each tool that was called."""
-        names = tuple(self._circuits.by_name)
-        return {name: await self.get_state(name) for name in names}
+        return self.states()
 
     async def reset(self, tool: str) -> None:
         """Close the circuit of a tool and forget its failures."""
-        name = _names(tool)[0]
-        self._open.pop(name, None)
-        circuit = self._circuits.by_name.get(name)
-        if circuit is not None:
-            circuit.reset()
+        self.reset_now(tool)
 
     async def reset_all(self) -> int:
         """Close all circuits; how many there were."""
         names = tuple(self._circuits.by_name)
         for name in names:
-            await self.reset(name)
+            self.reset_now(name)
         return len(names)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """`get_all_states`, without an await."""
+        return self._circuits.states()
+
+    def reset_now(self, tool: str) -> None:
+        """`reset`, without an await."""
+        names = _names(tool)
+        self._open.pop(names[0], None)
+        self._circuits.reset(names)
 
     def _ticket(self, tool: str) -> Ticket | None:
         """The open call that a report is about; None when the report counts nothing."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.calls import ToolResult
 from executionkit.engine._attempts import Attempts
-from executionkit.engine.breaker import BreakerConfig, CircuitState
+from executionkit.engine.breaker import BreakerConfig
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ErrorCode, ToolCircuitOpenError, ToolProcessorError
 from executionkit.tools._core import may_repeat
 from executionkit.tools._lookup import resolve
 from executionkit.tools._options import tool_retry
 from executionkit.tools._policy_marks import retry_mark
+from executionkit.tools._registry.done import Done
 from executionkit.tools._settle import failed_result
 from executionkit.tools._tool_state import (
     CircuitBreakerInterface,
     Circuits,
     RateLimiter,
     RateLimiterInterface,
+    ToolCircuitBreaker,
 )
 from executionkit.tools._wrapping import KnownTool, ToolWrapper, checked, failure_of
 from executionkit.tools.middleware.breaker import BreakerLayer
@@ -121,22 +123,39 @@ class CircuitBreakerExecutor(ToolWrapper):
         """What decides; None = the circuits of this executor."""
         self._circuits = Circuits(default_config, tool_configs, self._clock)
 
-    def get_circuit_states(self) -> dict[str, CircuitState]:
-        """The state of each circuit of its own, by the tool's full name."""
-        return self._circuits.states()
+    def get_circuit_states(self) -> dict[str, dict[str, Any]]:
+        """How each circuit stands, by the tool's full name.
 
-    async def reset_circuit(self, tool: str) -> None:
+        Returns:
+            For each `state`, `failure_count`, `success_count`, `opened_at`,
+            `half_open_calls`, `time_until_half_open` and `config`. Empty when a
+            `circuit_breaker` of another kind decides: ask that.
+        """
+        breaker = self.circuit_breaker
+        if breaker is None:
+            return self._circuits.states()
+        return breaker.states() if isinstance(breaker, ToolCircuitBreaker) else {}
+
+    def reset_circuit(self, tool: str) -> Awaitable[None]:
         """Close the circuit of a tool and forget its failures.
+
+        Done when it returns, with or without `await`; only a `circuit_breaker` of
+        another kind has to be awaited.
 
         Args:
             tool: The full name.
         """
-        circuit = self._circuits.by_name.get(KnownTool(tool, "default").full_name)
-        if circuit is not None:
-            circuit.reset()
-        reset: Any = getattr(self.circuit_breaker, "reset", None)
-        if reset is not None:
-            await reset(tool)
+        breaker = self.circuit_breaker
+        if breaker is None:
+            self._circuits.reset(KnownTool(tool, "default").names)
+        elif isinstance(breaker, ToolCircuitBreaker):
+            breaker.reset_now(tool)
+        else:
+            reset: Any = getattr(breaker, "reset", None)
+            if reset is not None:
+                ended: Awaitable[None] = reset(tool)
+                return ended
+        return Done(None)
 
     async def _handle(self, request: ToolRequest) -> ToolResult:
         breaker = self.circuit_breaker

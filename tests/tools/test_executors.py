@@ -468,6 +468,23 @@ async def test_cancelled_waiters_and_refused_calls_use_nothing_up(
 
 
 @pytest.mark.req("executor.rate")
+@pytest.mark.req("T-31")
+async def test_a_timeout_counts_the_wait_and_names_what_was_given(
+    clock: FakeClock,
+) -> None:
+    registry = create_registry()
+    sleeper(registry, clock)
+    limiter = RateLimiter(global_limit=1, global_period=3)
+    executor = RateLimitedToolExecutor(ToolExecutor(registry), limiter)
+    await limiter.wait("nap")
+    began = clock.monotonic()
+    [result] = await executor.execute([call("nap")], timeout=5.0)
+    assert clock.monotonic() - began == pytest.approx(5)
+    assert result.error == "Timeout after 5.0s"
+    assert result.error_code is ErrorCode.TOOL_TIMEOUT
+
+
+@pytest.mark.req("executor.rate")
 @pytest.mark.req("factory.direct")
 async def test_a_limiter_can_be_used_and_watched_by_itself(clock: FakeClock) -> None:
     limiter = RateLimiter(
@@ -565,6 +582,11 @@ async def test_no_window_ever_holds_more_starts_than_its_limit(
 
 # --- circuit breakers -----------------------------------------------------------------
 
+
+def states(executor: CircuitBreakerExecutor) -> dict[str, CircuitState]:
+    return {k: v["state"] for k, v in executor.get_circuit_states().items()}
+
+
 FAST = CircuitBreakerConfig(failure_threshold=2, success_threshold=1, reset_timeout=10)
 
 
@@ -576,7 +598,7 @@ async def test_an_open_circuit_refuses_at_once_until_a_probe_succeeds(
     executor = CircuitBreakerExecutor(inner, tool_configs={"t": FAST})
     await executor.execute([call("t")])
     await executor.execute([call("t")])
-    assert executor.get_circuit_states() == {"t": CircuitState.OPEN}
+    assert states(executor) == {"t": CircuitState.OPEN}
     [result] = await executor.execute([call("t", "mine")])
     assert result.error_code is ErrorCode.TOOL_CIRCUIT_OPEN
     assert (result.call_id, result.attempts) == ("mine", 0)
@@ -590,7 +612,7 @@ async def test_an_open_circuit_refuses_at_once_until_a_probe_succeeds(
     assert len(inner.calls) == 2
     await clock.sleep(10)
     assert (await executor.execute([call("t")]))[0].result == "fine"
-    assert executor.get_circuit_states() == {"t": CircuitState.CLOSED}
+    assert states(executor) == {"t": CircuitState.CLOSED}
 
 
 @pytest.mark.req("executor.breaker")
@@ -601,10 +623,13 @@ async def test_a_circuit_is_reset_by_hand_and_concerns_its_tool_alone() -> None:
     for _ in range(3):
         await executor.execute([call("a"), call("web.b")])
     open_ = CircuitState.OPEN
-    assert executor.get_circuit_states() == {"a": open_, "web.b": open_}
-    await executor.reset_circuit("a")
+    assert states(executor) == {"a": open_, "web.b": open_}
+    shown = executor.get_circuit_states()["a"]
+    assert (shown["failure_count"], shown["half_open_calls"]) == (2, 0)
+    assert shown["time_until_half_open"] == pytest.approx(10)
+    _done = executor.reset_circuit("a")  # with or without `await`
     await executor.reset_circuit("never called")
-    assert executor.get_circuit_states() == {"a": CircuitState.CLOSED, "web.b": open_}
+    assert states(executor) == {"a": CircuitState.CLOSED, "web.b": open_}
 
 
 @pytest.mark.req("executor.breaker")
@@ -625,7 +650,7 @@ async def test_caller_errors_and_refusals_open_no_circuit(by_name: bool) -> None
     if breaker is not None:
         assert (await breaker.get_state("echo"))["state"] == "closed"
     else:
-        assert set(executor.get_circuit_states().values()) == {CircuitState.CLOSED}
+        assert set(states(executor).values()) == {CircuitState.CLOSED}
 
 
 @pytest.mark.req("executor.breaker")
@@ -654,10 +679,10 @@ async def test_a_probe_place_belongs_to_its_call(clock: FakeClock) -> None:
         await clock.sleep(10)
         probe = start()
         await settle()
-        assert executor.get_circuit_states() == {"t": CircuitState.HALF_OPEN}
+        assert states(executor) == {"t": CircuitState.HALF_OPEN}
         gates[0].set()
         assert (await old)[0].is_success
-        assert executor.get_circuit_states() == {"t": CircuitState.HALF_OPEN}
+        assert states(executor) == {"t": CircuitState.HALF_OPEN}
         [second] = await executor.execute([call("t")])
         assert second.error_code is ErrorCode.TOOL_CIRCUIT_OPEN
         probe.cancel()  # its place is free again
@@ -667,7 +692,7 @@ async def test_a_probe_place_belongs_to_its_call(clock: FakeClock) -> None:
         await settle()
         gates[2].set()
         assert (await third)[0].is_success
-    assert executor.get_circuit_states() == {"t": CircuitState.CLOSED}
+    assert states(executor) == {"t": CircuitState.CLOSED}
 
 
 @pytest.mark.req("executor.breaker")
@@ -702,9 +727,9 @@ async def test_circuits_of_invented_names_are_bounded() -> None:
         await executor.execute([call("real")])
     inner.answers = ["ok"]
     await executor.execute([call(f"t{n}") for n in range(3000)])
-    states = executor.get_circuit_states()
-    assert len(states) <= 1024
-    assert states["real"] is CircuitState.OPEN  # those at rest went first
+    found = states(executor)
+    assert len(found) <= 1024
+    assert found["real"] is CircuitState.OPEN  # those at rest went first
 
 
 @pytest.mark.req("executor.breaker")
@@ -728,6 +753,8 @@ async def test_a_breaker_of_somebody_else_decides() -> None:
     executor = CircuitBreakerExecutor(Inner("ok", OSError()), circuit_breaker=foreign)
     await executor.execute([call("t")])
     await executor.execute([call("t")])
+    assert executor.get_circuit_states() == {}
+    await executor.reset_circuit("t")  # which it does not have
     foreign.opened = True
     [result] = await executor.execute([call("t")])
     assert result.error_code is ErrorCode.TOOL_CIRCUIT_OPEN
