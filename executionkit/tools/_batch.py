@@ -19,6 +19,7 @@ from collections.abc import (
     Iterator,
 )
 from contextvars import Context, copy_context
+from inspect import CORO_CREATED, getcoroutinestate
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from executionkit.tools._running import Workshop
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("BREATH", "Batch", "OpenCall", "Sink", "breathe")
+__all__ = ("BREATH", "Batch", "OpenCall", "Sink")
 
 BREATH: Final = 256
 """Calls in a row that end at once, after which the event loop gets a turn."""
@@ -61,6 +62,7 @@ class Batch:
     """
 
     __slots__ = (
+        "_apart",
         "_begun",
         "_context",
         "_done",
@@ -101,6 +103,8 @@ class Batch:
         self._limit = math.inf if limit is None else limit
         self._context = copy_context() if context is None else context
         self._tasks: set[asyncio.Task[None]] = set()
+        self._apart: set[asyncio.Task[None]] = set()
+        """Workers that wait for the source or for a reader, and not for a call."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: BaseException | None = None
         self._reading = asyncio.Lock()
@@ -109,12 +113,25 @@ class Batch:
 
     def start(self) -> None:
         """Let the first worker begin."""
+        self._shop.batches.add(self)
         self._hire()
 
     async def run(self) -> None:
         """Run all calls; when the caller is cancelled, so are they, and awaited."""
-        self._hire()
+        self.start()
         await self.join()
+
+    def look_again(self) -> None:
+        """There is room again where there was none."""
+        if self._tasks and self._done.get_loop() is asyncio.get_running_loop():
+            self._waits()
+
+    def interrupt(self) -> None:
+        """End the calls that wait for something else than their tool; others go on."""
+        at_work = {item.task for item in self._shop.running}
+        for task in self._tasks - self._apart - at_work:
+            if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
+                task.cancel()
 
     async def join(self) -> None:
         """Wait for the end of all calls; when the caller is cancelled, so are they."""
@@ -157,20 +174,28 @@ class Batch:
 
     def _dismissed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        self._apart.discard(task)
+        if not task.cancelled():
             self._failure = self._failure or task.exception()
-        if not self._tasks and not self._done.done():
+        elif not self.is_cancelled:  # by the source itself: calls may be missing
+            self._failure = self._failure or asyncio.CancelledError()
+        if self._tasks:
+            return
+        self._shop.batches.discard(self)
+        if self._gate is not None:
+            self._gate.hungry.pop(self, None)
+        if not self._done.done():
             self._done.set_result(None)
 
     def _waits(self) -> None:
         """A call has to wait: somebody else takes the next one."""
         gate = self._gate
-        if (
-            self._begun < self._total
-            and len(self._tasks) < self._limit
-            and (gate is None or gate.room > self._fresh)
-        ):
+        if self._begun >= self._total or len(self._tasks) >= self._limit:
+            return
+        if gate is None or gate.room > self._fresh:
             self._hire()
+        else:  # its workers may all wait elsewhere when there is room
+            gate.hungry[self] = None
 
     async def _work(self) -> None:
         self._fresh -= 1
@@ -178,7 +203,7 @@ class Batch:
             await self._work_and_wait(self._source)
             return
         task: Any = asyncio.current_task()
-        sink, begin = self._sink, self._begin
+        sink, begin, spoilt = self._sink, self._begin, self._shop.spoilt
         in_a_row = 0
         for place, call in self._source:
             self._begun += 1
@@ -186,14 +211,18 @@ class Batch:
             if type(result) is not ToolResult:
                 result = await result
                 in_a_row = 0
+                if spoilt and task in spoilt:
+                    self._hire()
+                    await self._hand_out(place, result, task)
+                    return
             taken = sink(place, result)
             if taken is not None:
                 self._waits()
-                await taken
+                await self._hand_out(place, result, task, taken)
             in_a_row += 1
             if in_a_row >= BREATH:
                 in_a_row = 0
-                await breathe()
+                await _breathe()
             if self.is_cancelled:
                 return
             if task.cancelling():
@@ -204,6 +233,7 @@ class Batch:
         """The same for a source that has to be waited for; one worker reads at a time."""
         task: Any = asyncio.current_task()
         while True:
+            self._apart.add(task)
             async with self._reading:
                 if self.is_cancelled or not self._total:
                     return
@@ -213,20 +243,45 @@ class Batch:
                     self._total = 0
                     return
                 place, self._begun = self._begun, self._begun + 1
+            self._apart.discard(task)
             self._waits()
             result = self._begin(place, call)
             if type(result) is not ToolResult:
                 result = await result
-            taken = self._sink(place, result)
-            if taken is not None:
-                await taken
+            if task in self._shop.spoilt:
+                self._hire()
+                await self._hand_out(place, result, task)
+                return
+            await self._hand_out(place, result, task)
             if task.cancelling():
                 await self._answer(task)
+
+    async def _hand_out(
+        self,
+        place: int,
+        result: ToolResult,
+        task: asyncio.Task[None],
+        taken: Awaitable[None] | None = None,
+    ) -> None:
+        """Wait until a result is taken, whatever the tool does to the task it ran in."""
+        self._apart.add(task)
+        taken = taken or self._sink(place, result)
+        while taken is not None:
+            try:
+                await taken
+            except asyncio.CancelledError:
+                if self.is_cancelled:
+                    raise
+                await self._answer(task)
+                taken = self._sink(place, result)
+            else:
+                break
+        self._apart.discard(task)
 
     async def _answer(self, task: asyncio.Task[Any]) -> None:
         """A tool has cancelled the task it ran in: that is no matter of other calls."""
         try:
-            await breathe()
+            await _breathe()
         except asyncio.CancelledError:
             if self.is_cancelled:
                 raise
@@ -288,6 +343,6 @@ class Batch:
 
 
 @coroutine
-def breathe() -> Generator[None, None, None]:
+def _breathe() -> Generator[None, None, None]:
     """Give the event loop a turn."""
     yield

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from executionkit._clock import Clock
+    from executionkit.tools._batch import Batch
     from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = ("Gate",)
@@ -28,7 +29,7 @@ class Gate(Layer):
         clock: Measures the wait.
     """
 
-    __slots__ = ("_clock", "_desk", "_pool", "name", "resources")
+    __slots__ = ("_clock", "_desk", "_pool", "hungry", "name", "resources")
 
     def __init__(self, name: str, limit: int, clock: Clock) -> None:
         self.name: str = name
@@ -36,6 +37,8 @@ class Gate(Layer):
         self._pool = Pool(BulkheadLimitType.GLOBAL, limit)
         self._desk = Desk(clock)
         self.resources: tuple[Pool, ...] = (self._pool,)
+        self.hungry: dict[Batch, None] = {}
+        """Batches that have begun fewer calls than they could, for want of room."""
 
     @property
     def active(self) -> int:
@@ -64,6 +67,10 @@ class Gate(Layer):
         self._pool.active -= 1
         if self._desk.lanes:
             self._desk.pump()
+        if self.hungry and self.room > 0:
+            hungry, self.hungry = self.hungry, {}
+            for batch in hungry:
+                batch.look_again()
 
     async def _wait(self, request: ToolRequest) -> None:
         timeout = None

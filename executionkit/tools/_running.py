@@ -15,9 +15,11 @@ from executionkit.errors import (
     ToolCancelledError,
     ToolTimeoutError,
 )
+from executionkit.tools._leaving import leave_behind
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock, TimerHandle
+    from executionkit.tools._batch import Batch
     from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = ("GRACE_SECONDS", "Running", "Workshop", "out_of_time", "wait_within")
@@ -38,6 +40,7 @@ class _Reason(StrEnum):
 
 
 _MAX_QUEUES: Final = 64
+_LONG_QUEUE: Final = 256
 
 
 def out_of_time(request: ToolRequest, what: str) -> Exception:
@@ -58,25 +61,35 @@ class _Expiry:
     """Tools with the same time limit, oldest first, and one timer for them all.
 
     A timer for each would cost more than many a tool takes. What has ended is dropped
-    when the next one comes, so the queue is no longer than the oldest one that runs
-    makes it.
+    from the front when the next one comes, and everywhere when the queue has doubled.
     """
 
-    __slots__ = ("_clock", "_limit", "_queue", "_timer")
+    __slots__ = ("_clock", "_limit", "_most", "_queue", "_timer")
 
     def __init__(self, clock: Clock, limit: float) -> None:
         self._clock = clock
         self._limit = limit
         self._queue: deque[tuple[float, Running]] = deque()
         self._timer: TimerHandle | None = None
+        self._most = _LONG_QUEUE
 
     def add(self, item: Running) -> None:
         queue = self._queue
         while queue and queue[0][1].task is None:
             queue.popleft()
+        if len(queue) > self._most:
+            self._sweep()
         queue.append((self._clock.monotonic() + self._limit, item))
         if self._timer is None:
             self._timer = self._clock.call_later(self._limit, self._ring)
+
+    def _sweep(self) -> None:
+        """Drop what has ended behind one that still runs."""
+        queue = self._queue
+        at_work = [entry for entry in queue if entry[1].task is not None]
+        queue.clear()
+        queue.extend(at_work)
+        self._most = max(_LONG_QUEUE, 2 * len(queue))
 
     def _ring(self) -> None:
         queue = self._queue
@@ -97,12 +110,14 @@ class Workshop:
         "_expiries",
         "_loop",
         "abandoned",
+        "batches",
         "clock",
         "grace",
         "is_closed",
         "offset",
         "pid",
         "running",
+        "spoilt",
     )
 
     def __init__(self, clock: Clock, grace: float = GRACE_SECONDS) -> None:
@@ -112,21 +127,38 @@ class Workshop:
         """Tools that wait for something right now."""
         self.abandoned: int = 0
         """Tools that did not end when they were cancelled, and run on by themselves."""
+        self.batches: set[Batch] = set()
+        """What has begun and not ended."""
+        self.spoilt: set[asyncio.Task[Any]] = set()
+        """Tasks that a tool was left behind in: time limits of its own that it still
+        has would cancel whatever ran there next."""
         self.is_closed: bool = False
         self._expiries: dict[float, _Expiry] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.look_around()
 
     def look_around(self) -> None:
-        """Read what holds for all calls that begin now: process, date, event loop."""
+        """Read what holds for all calls that begin now: process, date, event loop.
+
+        Raises:
+            RuntimeError: When calls still run on another event loop.
+        """
         self.pid: int = os.getpid()
         self.offset: float = self.clock.wall() - self.clock.monotonic()
         """Wall-clock time minus monotonic time."""
         loop = asyncio._get_running_loop()  # noqa: SLF001 - None instead of an error
         if loop is not self._loop:
+            if self._loop is not None and not self._loop.is_closed() and self.batches:
+                msg = (
+                    "calls still run on another event loop: tools serve one event loop "
+                    "after the other, not two at once. Use one processor (or strategy) "
+                    "for each event loop"
+                )
+                raise RuntimeError(msg)
             self._loop = loop
             self._expiries = {}  # their timers belong to the old loop
             self.running = set()
+            self.batches = set()
 
     def watch(self, item: Running, limit: float) -> TimerHandle | None:
         """Have `item` stopped after `limit` seconds."""
@@ -148,7 +180,10 @@ class Workshop:
         Args:
             seconds: How long to wait at most.
         """
+        self.look_around()
         self.is_closed = True
+        for batch in self.batches:
+            batch.interrupt()
         items = list(self.running)
         ends = [item.ended() for item in items]
         for item in items:
@@ -224,9 +259,17 @@ class Running:
         except StopIteration as stop:
             return stop.value
         except asyncio.CancelledError as exc:
-            if self._reason is None:
+            if self._reason is None or self._is_called_off():
                 raise
             raise self._error(self._reason, exc) from exc
+        except Exception as exc:
+            # What a tool raises when it is called off is no failure of the tool: it
+            # is neither tried again nor counted against it.
+            if self._is_called_off():
+                raise asyncio.CancelledError from exc
+            if self._reason is _Reason.SHUTDOWN:
+                raise self._error(self._reason, exc) from exc
+            raise
         finally:
             self._end()
 
@@ -270,6 +313,10 @@ class Running:
             self._cancels += 1
             self.task.cancel()
 
+    def _is_called_off(self) -> bool:
+        """Whether somebody else has cancelled the task, too."""
+        return self.task is not None and self.task.cancelling() > self._cancels
+
     def _throw(self, exc: BaseException) -> Any:
         if isinstance(exc, GeneratorExit):
             self._coro.close()
@@ -305,58 +352,15 @@ class Running:
     def _let_go(self, exc: BaseException) -> None:
         """Leave the coroutine to a task of its own, with one more cancellation."""
         shop = self._shop
-        shop.abandoned += 1
         _log.warning(
             "tool '%s' did not end within %s s of being cancelled; it is left behind",
             self._request.call.name,
             shop.grace,
         )
-        task = asyncio.create_task(_alone(self._coro, exc))
-        _LEFT_BEHIND.add(task)
-        task.add_done_callback(lambda done: _forget(done, shop))
-
-
-# Tasks are referred to weakly by the event loop; these have nobody else.
-_LEFT_BEHIND: Final[set[asyncio.Task[None]]] = set()
-
-
-def _forget(task: asyncio.Task[None], shop: Workshop) -> None:
-    _LEFT_BEHIND.discard(task)
-    shop.abandoned -= 1
-    if not task.cancelled():
-        task.exception()
-
-
-class _Rest:
-    """What is left of a coroutine, beginning with an exception thrown into it."""
-
-    def __init__(self, coro: Coroutine[Any, Any, Any], exc: BaseException) -> None:
-        self._coro = coro
-        self._exc: BaseException | None = exc
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        thrown, self._exc = self._exc, None
-        sent: Any = None
-        while True:
-            try:
-                if thrown is None:
-                    waits_for = self._coro.send(sent)
-                else:
-                    waits_for = self._coro.throw(thrown)
-            except StopIteration:
-                return
-            thrown = None
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                self._coro.close()
-                raise
-            except BaseException as exc:  # noqa: BLE001 - handed on to the tool
-                thrown = exc
-
-
-async def _alone(coro: Coroutine[Any, Any, Any], exc: BaseException) -> None:
-    await _Rest(coro, exc)
+        if self.task is not None:
+            shop.spoilt.add(self.task)
+            self.task.add_done_callback(shop.spoilt.discard)
+        leave_behind(self._coro, exc, shop)
 
 
 async def wait_within(

@@ -282,7 +282,7 @@ async def run_calls(
     paths: Paths, calls: Iterable[ToolCall | CallProblem], options: RunOptions
 ) -> list[ToolResult]:
     """The results of `calls`, in the order that the options ask for."""
-    given = calls if isinstance(calls, (list, tuple)) else list(calls)
+    given = tuple(calls)  # a tool may get hold of the caller's list
     if not given:
         return []
     context = request_context(options)
@@ -353,6 +353,9 @@ async def stream_calls(
         if not end.done():
             end.cancel()
             await batch.cancel()
+            await asyncio.wait((end,))
+        elif not end.cancelled():
+            end.exception()  # who leaves before the end has no use for it
 
 
 async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None:

@@ -121,7 +121,8 @@ class Drain:
             return
         self._unread.append(item)
         if self._reader is None:
-            self._reader = self._loop.create_task(self._read())
+            # Not by the loop's factory: an eager one would have read before it returns.
+            self._reader = asyncio.Task(self._read(), loop=self._loop)
 
     async def _read(self) -> None:
         emit = self._request.emit

@@ -330,10 +330,12 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         core, self._core = self._core, None
         if core is None:
             return
-        if core.cache is not None:
-            await core.cache.backend.clear()
-        if self._strategy is None:
-            await core.strategy.shutdown()
+        try:
+            if core.cache is not None:
+                await core.cache.backend.clear()
+        finally:
+            if self._strategy is None:
+                await core.strategy.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.initialize()
