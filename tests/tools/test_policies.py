@@ -234,7 +234,10 @@ async def test_who_waits_holds_no_place_of_max_concurrency(
         "backoff": {"enable_retries": True, "retry_base_delay": 50.0},
     }
     processor = ToolProcessor(
-        registry, default_timeout=None, max_concurrency=2, **settings_of[why]
+        registry,
+        default_timeout=None,
+        max_concurrency=2 if why == "bulkhead" else 1,
+        **settings_of[why],
     )
     seconds = 30.0 if why == "bulkhead" else 0.0
     batch = [*calls(3, seconds=seconds), ToolCall("last", "other")]
@@ -1048,6 +1051,21 @@ async def test_max_concurrency_holds_over_all_batches_whoever_runs_tools(
     processor = ToolProcessor(registry, strategy, max_concurrency=2)
     await asyncio.gather(*[processor.execute(calls(4, seconds=1)) for _ in range(3)])
     assert work.peak == 2
+
+
+@pytest.mark.req("concurrency.max")
+async def test_places_that_another_batch_frees_are_used_at_once(
+    auto_clock: FakeClock,
+) -> None:
+    work = Work(auto_clock)
+    processor = ToolProcessor(registry_of(work), max_concurrency=3)
+    early = asyncio.create_task(processor.execute(calls(3, seconds=1)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await processor.execute(calls(6, seconds=1))
+    await early
+    assert auto_clock.monotonic() == 1003.0
+    assert work.peak == 3
 
 
 # --- many at once ---------------------------------------------------------------------
