@@ -96,7 +96,10 @@ async def counted(
     began = clock.monotonic()
     done = failed = 0
     async for result in results:
-        if report is not None and not result.is_partial:
+        # An error is the end of its call; what a stream had given by then makes the
+        # result partial, too.
+        ended = result.error is not None or not result.is_partial
+        if report is not None and ended:
             done += 1
             failed += not result.is_success
             seconds = clock.monotonic() - began

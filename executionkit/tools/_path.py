@@ -61,7 +61,7 @@ class ToolPath(AttemptPath):
         """The names of the layers, outermost first."""
         parts = self.parts
         names = ["trace"] if parts.tracer is not None else []
-        names += [type(item).__name__ for item in parts.middleware]
+        names += [getattr(m, "__name__", type(m).__name__) for m in parts.middleware]
         names += ["guards"] if parts.guards is not None else []
         names += ["validation"]
         names += ["cache"] if parts.cache is not None else []

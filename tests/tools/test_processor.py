@@ -844,6 +844,28 @@ async def test_a_source_is_read_no_faster_than_its_calls_end(
 
 
 @pytest.mark.req("processor.batches")
+async def test_a_stream_that_breaks_counts_as_a_call_that_failed() -> None:
+    async def breaks() -> AsyncIterator[int]:
+        yield 1
+        raise OSError("broken")
+
+    reports: list[BatchProgress] = []
+    batch = ToolProcessor(create_registry(breaks)).process_batch(
+        [ToolCall("1", "breaks")], on_progress=reports.append
+    )
+    assert [result.error async for result in batch] == [None, "broken"]
+    assert [(report.done, report.failed) for report in reports] == [(1, 1)]
+
+
+def test_a_function_as_a_layer_is_described_by_its_name() -> None:
+    async def timed(request: Any, nxt: Any) -> Any:
+        return await nxt(request)
+
+    processor = ToolProcessor(create_registry(echo), middleware=[timed])
+    assert processor.describe("echo")["echo"][:2] == ("trace", "timed")
+
+
+@pytest.mark.req("processor.batches")
 async def test_leaving_a_batch_cancels_what_runs_and_reads_no_more(
     auto_clock: FakeClock,
 ) -> None:
