@@ -88,6 +88,8 @@ class Core:
         limit = options.max_concurrency
         if limit is not None and limit != getattr(strategy, "max_concurrency", None):
             self._gate = self.paths.gate = Gate("concurrency", limit, clock)
+        gates = (getattr(strategy, "gate", None), self._gate)
+        self.paths.gates = tuple(gate for gate in gates if gate is not None)
 
     def build(self, record: ToolRecord) -> ToolPath:
         """The path of one tool."""

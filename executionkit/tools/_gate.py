@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
 from executionkit.engine._permits import Desk
 from executionkit.engine._slots import Pool
@@ -12,12 +13,15 @@ from executionkit.tools.middleware._base import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from contextvars import Context
 
     from executionkit._clock import Clock
     from executionkit.tools._batch import Batch
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("Gate",)
+__all__ = ("Gate", "entered")
+
+_ENTERED: Final[ContextVar[tuple[Gate, ...]]] = ContextVar("gates", default=())
 
 
 class Gate(Layer):
@@ -57,13 +61,17 @@ class Gate(Layer):
         return self._desk.waiting(self)
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
+        if request.inside and self in request.inside:
+            return None
         pool = self._pool
         if not pool.is_full and not self._desk.lanes:
             pool.active += 1
             return None
         return self._wait(request)
 
-    def leave(self, _request: ToolRequest, _exc: BaseException | None, /) -> None:
+    def leave(self, request: ToolRequest, _exc: BaseException | None, /) -> None:
+        if request.inside and self in request.inside:
+            return
         self._pool.active -= 1
         if self._desk.lanes:
             self._desk.pump()
@@ -81,3 +89,14 @@ class Gate(Layer):
             return
         if not await self._desk.wait(waiter, timeout):
             raise out_of_time(request, "was not started")
+
+
+def entered(gates: tuple[Gate, ...], context: Context) -> tuple[Gate, ...]:
+    """Which of `gates` the caller is inside of; calls run in `context` are inside of all.
+
+    A tool that calls tools in turn has a place already. Would its calls have to wait
+    for another one, all places could be held by tools that wait for each other.
+    """
+    before = context.get(_ENTERED, ())
+    context.run(_ENTERED.set, (*before, *(g for g in gates if g not in before)))
+    return tuple(gate for gate in gates if gate in before)

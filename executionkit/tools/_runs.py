@@ -19,7 +19,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult, new_id
+from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult
 from executionkit.context import (
     get_current_context,
     remaining_deadline,
@@ -27,8 +27,10 @@ from executionkit.context import (
 )
 from executionkit.errors import BudgetExhaustedError, ToolProcessorError
 from executionkit.tools._batch import Batch
+from executionkit.tools._gate import entered
 from executionkit.tools._options import tool_retry
 from executionkit.tools._settle import failed_result, unreadable_result
+from executionkit.tools._streaming import Emitter, put
 from executionkit.tools.middleware._base import ToolRequest
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ class Paths:
         "_by_record",
         "_version",
         "gate",
+        "gates",
         "registry",
         "shop",
         "tracer",
@@ -119,6 +122,8 @@ class Paths:
         self.shop: Workshop = shop
         self.gate: Gate | None = None
         """What all calls have to pass in the end; None = nothing."""
+        self.gates: tuple[Gate, ...] = ()
+        """Gates that a call passes once, whatever calls its tool makes in turn."""
         self.tracer: Tracer | None = None
         self._build = build
         self._by_name: dict[tuple[str, str], ToolPath] = {}
@@ -163,12 +168,14 @@ class Opener:
         "_clock",
         "_deadline",
         "_find",
+        "_inside",
         "_is_told",
         "_is_traced",
         "_known",
         "_options",
         "_own",
         "emit",
+        "gate",
     )
 
     def __init__(self, paths: Paths, options: RunOptions, context: Context) -> None:
@@ -187,7 +194,11 @@ class Opener:
         self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
         self._is_traced = paths.tracer is not None and paths.tracer.is_active()
         self._is_told = self._is_traced or options.on_tool_start is not None
-        self._own = options != _PLAIN or self._deadline is not None
+        self._inside = entered(paths.gates, context) if paths.gates else ()
+        self._own = (
+            options != _PLAIN or self._deadline is not None or bool(self._inside)
+        )
+        self.gate: Gate | None = None if self._inside else paths.gate
 
     def __call__(self, place: int, call: ToolCall | CallProblem) -> Any:
         if isinstance(call, CallProblem):
@@ -225,6 +236,7 @@ class Opener:
         options = self._options
         limit = options.timeout
         request.deadline = self._deadline
+        request.inside = self._inside
         if limit is not None:
             request.timeout = request.limit = limit
             if options.from_start:
@@ -291,18 +303,21 @@ async def run_calls(
     if options.order is ReturnOrder.COMPLETION:
         done = []
 
-        def sink(_place: int, result: ToolResult) -> None:
+        def append(_place: int, result: ToolResult) -> None:
             done.append(result)
+
+        sink = append
     else:
         done = [None] * len(given)
         sink = done.__setitem__
+    opener = Opener(paths, options, context)
     batch = Batch(
         iter(enumerate(given)),
-        Opener(paths, options, context),
+        opener,
         sink,
         paths.shop,
         total=len(given),
-        gate=paths.gate,
+        gate=opener.gate,
         context=context,
     )
     await batch.run()
@@ -325,10 +340,10 @@ async def stream_calls(
     queue: asyncio.Queue[ToolResult | None] = asyncio.Queue(_MAX_UNREAD)
 
     def sink(_place: int, result: ToolResult) -> Awaitable[None] | None:
-        return _put(queue, result)
+        return put(queue, result)
 
     if options.items:
-        opener.emit = _Emitter(queue)
+        opener.emit = Emitter(queue)
     total = len(calls) if isinstance(calls, Sequence) else float("inf")
     batch = Batch(
         calls if isinstance(calls, AsyncIterator) else iter(enumerate(calls)),
@@ -336,7 +351,7 @@ async def stream_calls(
         sink,
         paths.shop,
         total=total,
-        gate=paths.gate,
+        gate=opener.gate,
         limit=limit,
         context=context,
     )
@@ -364,35 +379,3 @@ async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None
     finally:
         if not batch.is_cancelled:  # else nobody reads any more
             await queue.put(None)
-
-
-def _put(
-    queue: asyncio.Queue[ToolResult | None], result: ToolResult
-) -> Awaitable[None] | None:
-    if queue.full():
-        return queue.put(result)
-    queue.put_nowait(result)
-    return None
-
-
-class _Emitter:
-    """Makes a partial result of each item of a streaming tool."""
-
-    __slots__ = ("_queue",)
-
-    def __init__(self, queue: asyncio.Queue[ToolResult | None]) -> None:
-        self._queue = queue
-
-    def __call__(self, request: ToolRequest, item: Any) -> Awaitable[None] | None:
-        if request.stream_id is None:
-            request.stream_id = new_id()
-        call = request.call
-        result = ToolResult(
-            tool=call.name,
-            result=item,
-            call_id=call.id,
-            is_partial=True,
-            stream_id=request.stream_id,
-            attempts=request.attempts,
-        )
-        return _put(self._queue, result)

@@ -7,15 +7,15 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from executionkit.calls import render_result
+from executionkit.calls import ToolResult, new_id, render_result
 
 if TYPE_CHECKING:
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("collect", "drain")
+__all__ = ("Drain", "Emitter", "collect", "drain", "put", "shown_items")
 
 ITEMS: Final = "items"
 """Where a request keeps what its tool has yielded."""
@@ -141,3 +141,36 @@ def drain(outcome: Any, box: Drain) -> Any:
     if isinstance(outcome, Generator) and not inspect.isawaitable(outcome):
         return box.run(outcome)
     return outcome
+
+
+def put(
+    queue: asyncio.Queue[ToolResult | None], result: ToolResult
+) -> Awaitable[None] | None:
+    """Put a result in; what is returned, when there is no room, must be awaited."""
+    if queue.full():
+        return queue.put(result)
+    queue.put_nowait(result)
+    return None
+
+
+class Emitter:
+    """Makes a partial result of each item of a streaming tool."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: asyncio.Queue[ToolResult | None]) -> None:
+        self._queue = queue
+
+    def __call__(self, request: ToolRequest, item: Any) -> Awaitable[None] | None:
+        if request.stream_id is None:
+            request.stream_id = new_id()
+        call = request.call
+        result = ToolResult(
+            tool=call.name,
+            result=item,
+            call_id=call.id,
+            is_partial=True,
+            stream_id=request.stream_id,
+            attempts=request.attempts,
+        )
+        return put(self._queue, result)

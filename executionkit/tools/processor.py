@@ -62,7 +62,8 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             One that is given stays open.
         default_timeout: Seconds that one attempt may run, for tools and patterns that
             say nothing else; the clock starts when the tool starts. None = no limit.
-        max_concurrency: Calls at once. None = no limit.
+        max_concurrency: Calls at once. Calls that a tool makes in turn run in its place.
+            None = no limit.
         enable_caching: Keep results; default off. See `cache`.
         cache_ttl: Seconds that results live.
         enable_rate_limiting: Default off.

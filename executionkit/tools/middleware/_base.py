@@ -70,6 +70,8 @@ class ToolRequest:
     stream_id: str | None = None
     """Joins the items of one streaming call."""
     state: dict[str, Any] | None = None
+    inside: tuple[Layer, ...] = ()
+    """Gates that the tool which makes this call has passed for it."""
     # What the built-in layers keep between `enter` and `leave`.
     ticket: Ticket | None = None
     permit_time: float | None = None

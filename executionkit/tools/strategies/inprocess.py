@@ -46,8 +46,8 @@ class InProcessStrategy:
     Args:
         registry: Where names are looked up. None = the default registry.
         default_timeout: Seconds per call for tools that say nothing else; None = 30.
-        max_concurrency: Calls at once, over everything that this strategy runs.
-            None = no limit.
+        max_concurrency: Calls at once, over everything that this strategy runs. Calls
+            that a tool makes in turn run in its place. None = no limit.
         max_threads: Plain functions at once.
         grace: Seconds that a cancelled tool may take to end.
         clock: None = the clock of the current context.
@@ -192,6 +192,7 @@ class InProcessStrategy:
                 registry = self.registry = get_default_registry()
             self._paths = Paths(registry, self._path, self.shop)
             self._paths.gate = self.gate
+            self._paths.gates = () if self.gate is None else (self.gate,)
         return self._paths
 
     def _path(self, record: ToolRecord) -> ToolPath:
