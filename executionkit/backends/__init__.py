@@ -6,6 +6,14 @@ methods of `CacheBackend` is as good as those here.
 
 from __future__ import annotations
 
+from executionkit.backends._limits import (
+    BreakerBackend,
+    BreakerLease,
+    LimiterBackend,
+    LimitPermit,
+    LimitRule,
+    Outcome,
+)
 from executionkit.backends._protocols import (
     MISS,
     CacheBackend,
@@ -18,16 +26,25 @@ from executionkit.backends._protocols import (
     is_sync_cache,
 )
 from executionkit.backends.memory import InMemoryCache, MemoryBackend
+from executionkit.backends.memory_limits import MemoryBreakers, MemoryLimiter
 
 __all__ = (
     "MISS",
+    "BreakerBackend",
+    "BreakerLease",
     "CacheBackend",
     "CacheEntry",
     "CacheInterface",
     "CacheStats",
     "InMemoryCache",
+    "LimitPermit",
+    "LimitRule",
+    "LimiterBackend",
     "MemoryBackend",
+    "MemoryBreakers",
+    "MemoryLimiter",
     "Missing",
+    "Outcome",
     "StateBackend",
     "SyncCacheBackend",
     "is_sync_cache",

@@ -15,6 +15,7 @@ from typing import (
 )
 
 from executionkit._frozen import sealed
+from executionkit.backends._limits import BreakerBackend, LimiterBackend
 
 __all__ = (
     "MISS",
@@ -183,6 +184,14 @@ class StateBackend(Protocol):
 
     def cache(self, name: str = "cache") -> CacheBackend:
         """The cache of that name; the same one each time."""
+        ...
+
+    def limiter(self, name: str = "ratelimit") -> LimiterBackend:
+        """The limits of that name; the same ones each time."""
+        ...
+
+    def breakers(self, name: str = "circuitbreaker") -> BreakerBackend:
+        """The circuits of that name; the same ones each time."""
         ...
 
     async def close(self) -> None:

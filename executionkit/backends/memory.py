@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from executionkit._clock import get_clock
 from executionkit._frozen import FrozenDict, FrozenList, freeze, thaw
 from executionkit.backends._protocols import MISS, CacheEntry, CacheStats, Missing
+from executionkit.backends.memory_limits import MemoryBreakers, MemoryLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -319,6 +320,8 @@ class MemoryBackend:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
         self._caches: dict[str, InMemoryCache] = {}
+        self._limiters: dict[str, MemoryLimiter] = {}
+        self._breakers: dict[str, MemoryBreakers] = {}
 
     def cache(self, name: str = "cache") -> InMemoryCache:
         """The cache of that name; the same one each time."""
@@ -327,7 +330,23 @@ class MemoryBackend:
             found = self._caches[name] = InMemoryCache(clock=self._clock)
         return found
 
+    def limiter(self, name: str = "ratelimit") -> MemoryLimiter:
+        """The limits of that name; the same ones each time."""
+        found = self._limiters.get(name)
+        if found is None:
+            found = self._limiters[name] = MemoryLimiter(self._clock)
+        return found
+
+    def breakers(self, name: str = "circuitbreaker") -> MemoryBreakers:
+        """The circuits of that name; the same ones each time."""
+        found = self._breakers.get(name)
+        if found is None:
+            found = self._breakers[name] = MemoryBreakers(self._clock)
+        return found
+
     async def close(self) -> None:
         """Forget everything."""
+        self._limiters.clear()
+        self._breakers.clear()
         for cache in self._caches.values():
             await cache.clear()

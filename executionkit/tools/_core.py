@@ -110,6 +110,12 @@ class Core:
         counts = self.counts.setdefault(record.full_name, Counts())
         return ToolPath(record, parts, counts)
 
+    async def flush(self) -> None:
+        """Wait until shared stores have been told everything."""
+        for policy in (self.breakers, self.rate_limits):
+            if policy is not None:
+                await policy.reports.flush()
+
     def _layers(self, record: ToolRecord) -> tuple[Layer, ...]:
         found: list[Layer | None] = []
         if self.breakers is not None:

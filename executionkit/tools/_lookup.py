@@ -12,28 +12,49 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-__all__ = ("exact", "matching", "most_specific", "resolve")
+__all__ = (
+    "exact",
+    "exact_item",
+    "matching",
+    "matching_item",
+    "most_specific",
+    "resolve",
+)
 
 T = TypeVar("T")
 
 _GLOB = frozenset("*?[")
 
 
-def exact(settings: Mapping[str, T], names: Sequence[str]) -> T | None:
-    """The setting under one of the names themselves; None when there is none."""
+def exact_item(settings: Mapping[str, T], names: Sequence[str]) -> tuple[str, T] | None:
+    """(key, value) of the setting under one of the names themselves."""
     for name in names:
         if name in settings:
-            return settings[name]
+            return name, settings[name]
     return None
 
 
-def matching(settings: Mapping[str, T], names: Sequence[str]) -> T | None:
-    """The setting of the first pattern that matches; `*` crosses dots."""
+def matching_item(
+    settings: Mapping[str, T], names: Sequence[str]
+) -> tuple[str, T] | None:
+    """(pattern, value) of the first pattern that matches; `*` crosses dots."""
     for name in names:
         for pattern, value in settings.items():
             if not _GLOB.isdisjoint(pattern) and fnmatchcase(name, pattern):
-                return value
+                return pattern, value
     return None
+
+
+def exact(settings: Mapping[str, T], names: Sequence[str]) -> T | None:
+    """The setting under one of the names themselves; None when there is none."""
+    found = exact_item(settings, names)
+    return None if found is None else found[1]
+
+
+def matching(settings: Mapping[str, T], names: Sequence[str]) -> T | None:
+    """The setting of the first pattern that matches; None when there is none."""
+    found = matching_item(settings, names)
+    return None if found is None else found[1]
 
 
 def most_specific(settings: Mapping[str, T], names: Sequence[str]) -> T | None:

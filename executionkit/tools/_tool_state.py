@@ -106,7 +106,7 @@ class RateLimiter:
 
     def layer(self, record: Any) -> RateLimitLayer | None:
         """The layer of one tool; None when no limit concerns it."""
-        return self._limits.bind(record)
+        return self._limits.bind_local(record)
 
     async def wait(self, tool: str, timeout: float | None = None) -> None:
         """Wait until `tool` may start, and count the start.
@@ -119,7 +119,7 @@ class RateLimiter:
             ToolRateLimitedError: At once, when it cannot start in time.
         """
         known: Any = KnownTool(tool, "default")
-        layer = self._limits.bind(known)
+        layer = self._limits.bind_local(known)
         if layer is None:
             return
         request = ToolRequest(ToolCall("", tool), known, None)
@@ -171,7 +171,7 @@ class RateLimiter:
     def _windows(self, tool: str) -> tuple[SlidingWindow | None, SlidingWindow | None]:
         """The tool's own window, and that of all tools."""
         known: Any = KnownTool(tool, "default")
-        layer = self._limits.bind(known)
+        layer = self._limits.bind_local(known)
         if layer is None:
             return None, None
         windows = layer.windows

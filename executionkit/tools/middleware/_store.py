@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("ON_ERROR", "OnError", "SafeStore")
+__all__ = ("ON_ERROR", "OnError", "SafeStore", "check_on_error")
 
 OnError = Literal["local", "open", "closed"]
 ON_ERROR: Final = ("local", "open", "closed")
+
+
+def check_on_error(mode: object) -> None:
+    """Refuse what is no rule for failures.
+
+    Raises:
+        ValueError: When it is none.
+    """
+    if mode not in ON_ERROR:
+        msg = f"`on_error` must be one of {', '.join(ON_ERROR)}, got {mode!r}"
+        raise ValueError(msg)
 
 
 class SafeStore:

@@ -15,12 +15,16 @@ from executionkit.engine.breaker import (
 from executionkit.errors import ToolCircuitOpenError
 from executionkit.tools._lookup import most_specific
 from executionkit.tools.middleware._base import Layer
+from executionkit.tools.middleware._shared import Outage, Reports, SharedBreakerLayer
+from executionkit.tools.middleware._store import check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
+    from executionkit.backends import BreakerBackend
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
+    from executionkit.tools.middleware._store import OnError
 
 __all__ = ("BreakerLayer", "BreakerOptions", "Breakers")
 
@@ -36,7 +40,14 @@ class BreakerOptions:
     tools: Mapping[str, BreakerConfig] = field(default_factory=dict)
     """By full name, bare name, or glob; the most precise one counts."""
 
+    backend: BreakerBackend | None = None
+    """Where circuits are kept for many processes. None = in this one."""
+
+    on_error: OnError = "local"
+    """What happens when the backend fails: `"local"`, `"open"` or `"closed"`."""
+
     def __post_init__(self) -> None:
+        check_on_error(self.on_error)
         object.__setattr__(self, "tools", freeze_mapping(self.tools))
 
 
@@ -50,18 +61,34 @@ class Breakers:
         self._options = options
         self._clock = clock
         self._circuits: dict[str, CircuitBreaker] = {}
+        self._outage = Outage(options.on_error, clock)
+        self.reports: Reports = Reports()
+        """What is being told to the backend beside the calls."""
 
-    def bind(self, record: ToolRecord) -> BreakerLayer:
+    def bind(self, record: ToolRecord) -> Layer:
         """The layer of one tool."""
-        return BreakerLayer(self.circuit(record))
+        backend = self._options.backend
+        if backend is None:
+            return BreakerLayer(self.circuit(record))
+        return SharedBreakerLayer(
+            backend,
+            record.full_name,
+            self._config(record),
+            self._outage,
+            self.reports,
+            self._clock,
+        )
+
+    def _config(self, record: ToolRecord) -> BreakerConfig:
+        options = self._options
+        return most_specific(options.tools, record.names) or options.default
 
     def circuit(self, record: ToolRecord) -> CircuitBreaker:
         """The circuit of one tool."""
         name = record.full_name
         circuit = self._circuits.get(name)
         if circuit is None:
-            options = self._options
-            config = most_specific(options.tools, record.names) or options.default
+            config = self._config(record)
             circuit = CircuitBreaker(config, name=name, clock=self._clock)
             self._circuits[name] = circuit
         return circuit

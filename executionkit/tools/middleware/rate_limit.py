@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from executionkit.backends import LimitRule
 from executionkit.engine._checks import check_int, check_number
 from executionkit.engine.rate_bucket import (
     PermitTimeoutError,
@@ -14,16 +15,20 @@ from executionkit.engine.rate_bucket import (
     acquire_all,
 )
 from executionkit.errors import ToolRateLimitedError
-from executionkit.tools._lookup import exact, matching
+from executionkit.tools._lookup import exact, exact_item, matching, matching_item
 from executionkit.tools.middleware._base import Layer
+from executionkit.tools.middleware._shared import Outage, Reports, SharedRateLayer
+from executionkit.tools.middleware._store import check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from executionkit._clock import Clock
+    from executionkit.backends import LimiterBackend
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
+    from executionkit.tools.middleware._store import OnError
 
 __all__ = ("RateLimitLayer", "RateLimitOptions", "RateLimits")
 
@@ -43,7 +48,14 @@ class RateLimitOptions:
     """(starts, seconds) by full name, bare name, or glob. All tools that match one
     glob share its permits."""
 
+    backend: LimiterBackend | None = None
+    """Where starts are counted for many processes. None = in this one."""
+
+    on_error: OnError = "local"
+    """What happens when the backend fails: `"local"`, `"open"` or `"closed"`."""
+
     def __post_init__(self) -> None:
+        check_on_error(self.on_error)
         if self.global_limit is not None:
             check_int("global_limit", self.global_limit, 1)
         check_number("global_period", self.global_period, above=True)
@@ -76,9 +88,39 @@ class RateLimits:
             for name, (limit, period) in options.tool_limits.items()
         }
         self._own: dict[str, SlidingWindow] = {}
+        self._outage = Outage(options.on_error, clock)
+        self.reports: Reports = Reports()
+        """What is being told to the backend beside the calls."""
 
-    def bind(self, record: ToolRecord) -> RateLimitLayer | None:
+    def bind(self, record: ToolRecord) -> Layer | None:
         """The layer of one tool; None when no limit concerns it."""
+        if self._options.backend is not None:
+            return self._bind_shared(record, self._options.backend)
+        return self.bind_local(record)
+
+    def _bind_shared(
+        self, record: ToolRecord, backend: LimiterBackend
+    ) -> SharedRateLayer | None:
+        options = self._options
+        rules: list[LimitRule] = []
+        limits = options.tool_limits
+        found = exact_item(limits, record.names)
+        if found is None and record.tool.rate_limit is not None:
+            found = (record.full_name, record.tool.rate_limit)
+        found = found or matching_item(limits, record.names)
+        if found is not None:
+            rules.append(LimitRule(f"tool:{found[0]}", *found[1]))
+        if options.global_limit is not None:
+            limit = (options.global_limit, options.global_period)
+            rules.append(LimitRule("global", *limit))
+        if not rules:
+            return None
+        return SharedRateLayer(
+            backend, tuple(rules), self._outage, self.reports, self._clock
+        )
+
+    def bind_local(self, record: ToolRecord) -> RateLimitLayer | None:
+        """The layer of one tool over the windows of this process."""
         window = exact(self._windows, record.names) or self._own_window(record)
         window = window or matching(self._windows, record.names)
         windows = tuple(w for w in (window, self._global) if w is not None)

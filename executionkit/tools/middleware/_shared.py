@@ -1,0 +1,299 @@
+"""Layers over stores of limits and circuits that many processes share.
+
+Asking takes a round trip, so these layers always wait. What is reported afterwards goes
+out beside the call, which does not wait for it. A store that fails is treated as set:
+
+- `"local"`: limits and circuits of this process stand in; they are kept warm.
+- `"open"`: as if there were no limit.
+- `"closed"`: the call fails with `StateStoreError`.
+
+After a failure the store is left alone for a second, then asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit.backends import MemoryBreakers, MemoryLimiter
+from executionkit.engine.rate_bucket import PermitTimeoutError
+from executionkit.errors import (
+    StateStoreError,
+    ToolCircuitOpenError,
+    ToolRateLimitedError,
+)
+from executionkit.tools.middleware._base import Layer
+
+if TYPE_CHECKING:
+    from executionkit._clock import Clock
+    from executionkit.backends import (
+        BreakerBackend,
+        BreakerLease,
+        LimiterBackend,
+        LimitPermit,
+        LimitRule,
+        Outcome,
+    )
+    from executionkit.engine.breaker import BreakerConfig
+    from executionkit.tools.middleware._base import ToolRequest
+    from executionkit.tools.middleware._store import OnError
+
+__all__ = ("Outage", "Reports", "SharedBreakerLayer", "SharedRateLayer")
+
+_TIMEOUT: Final = 1.0
+_PAUSE: Final = 1.0
+_LIMIT: Final = "limit permit"
+_CIRCUIT: Final = "circuit lease"
+
+
+class Reports:
+    """What is being told to stores beside the calls."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, report: Coroutine[Any, Any, None]) -> None:
+        """Tell it now, without waiting."""
+        task = asyncio.get_running_loop().create_task(report)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def flush(self) -> None:
+        """Wait until everything has been told."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+
+class Outage:
+    """Whether a store answers, and what happens when it does not.
+
+    Args:
+        mode: What to do meanwhile.
+        clock: Measures the pause.
+    """
+
+    __slots__ = ("_clock", "_is_down", "_quiet_until", "mode")
+
+    def __init__(self, mode: OnError, clock: Clock) -> None:
+        self.mode: OnError = mode
+        self._clock = clock
+        self._is_down = False
+        self._quiet_until = float("-inf")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the store is left alone for now."""
+        return self._clock.monotonic() < self._quiet_until
+
+    def answered(self) -> None:
+        """The store works."""
+        self._is_down = False
+
+    def failed(self, exc: Exception, request: ToolRequest) -> None:
+        """The store failed: warn once, and leave it alone for a while.
+
+        Raises:
+            StateStoreError: When nothing may run without it.
+        """
+        self._quiet_until = self._clock.monotonic() + _PAUSE
+        if not self._is_down:
+            self._is_down = True
+            request.warn(
+                f"a shared store of state failed ({type(exc).__name__}); going on as "
+                f"set: {self.mode}"
+            )
+        self.refuse(exc)
+
+    def refuse(self, exc: Exception | None = None) -> None:
+        """Refuse the call, where that is what the mode says.
+
+        Raises:
+            StateStoreError: When nothing may run without the store.
+        """
+        if self.mode == "closed":
+            msg = "the shared store of state does not answer, and nothing runs without"
+            raise StateStoreError(msg, original_error=exc)
+
+
+def _keep(request: ToolRequest, name: str, value: Any) -> None:
+    if request.state is None:
+        request.state = {}
+    request.state[name] = value
+
+
+def _take(request: ToolRequest, name: str) -> Any:
+    return None if request.state is None else request.state.pop(name, None)
+
+
+class SharedRateLayer(Layer):
+    """Takes a permit of limits that a store keeps.
+
+    Args:
+        store: Where they are kept.
+        rules: The limits of the tool.
+        outage: What happens when the store does not answer.
+        reports: Takes the refunds.
+        clock: For deadlines.
+    """
+
+    __slots__ = ("_clock", "_local", "_outage", "_reports", "_rules", "_store")
+
+    name = "rate_limit"
+
+    def __init__(
+        self,
+        store: LimiterBackend,
+        rules: tuple[LimitRule, ...],
+        outage: Outage,
+        reports: Reports,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._outage = outage
+        self._reports = reports
+        self._clock = clock
+        self._local = MemoryLimiter(clock) if outage.mode == "local" else None
+
+    def enter(self, request: ToolRequest, /) -> Awaitable[None]:
+        return self._acquire(request)
+
+    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        permit: LimitPermit | None = _take(request, _LIMIT)
+        if permit is not None and exc is not None and not request.started:
+            self._reports.send(_quietly(self._store.refund(permit)))
+
+    async def _acquire(self, request: ToolRequest) -> None:
+        timeout = None
+        if request.deadline is not None:
+            timeout = max(0.0, request.deadline - self._clock.monotonic())
+        try:
+            if self._outage.is_on:
+                self._outage.refuse()
+            else:
+                try:
+                    permit = await self._store.acquire(self._rules, timeout=timeout)
+                except (PermitTimeoutError, ValueError):
+                    raise
+                except Exception as exc:  # noqa: BLE001 - a driver may raise anything
+                    self._outage.failed(exc, request)
+                else:
+                    self._outage.answered()
+                    _keep(request, _LIMIT, permit)
+                    await self._warm()
+                    return
+            if self._local is not None:
+                await self._local.acquire(self._rules, timeout=timeout)
+        except PermitTimeoutError as exc:
+            rule = self._rules[0]
+            raise ToolRateLimitedError(
+                request.full_name, exc.retry_after, rule.limit, rule.period
+            ) from exc
+
+    async def _warm(self) -> None:
+        """Count the start in this process, too, where there is room for it."""
+        if self._local is not None:
+            try:
+                await self._local.acquire(self._rules, timeout=0)
+            except PermitTimeoutError:
+                return
+
+
+class SharedBreakerLayer(Layer):
+    """Asks a circuit that a store keeps.
+
+    Args:
+        store: Where it is kept.
+        key: The circuit's name.
+        config: When it opens and closes.
+        outage: What happens when the store does not answer.
+        reports: Takes the reports.
+        clock: For the stand-in.
+    """
+
+    __slots__ = ("_config", "_key", "_local", "_outage", "_reports", "_store")
+
+    name = "breaker"
+
+    def __init__(
+        self,
+        store: BreakerBackend,
+        key: str,
+        config: BreakerConfig,
+        outage: Outage,
+        reports: Reports,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._config = config
+        self._outage = outage
+        self._reports = reports
+        self._local = MemoryBreakers(clock) if outage.mode == "local" else None
+
+    def enter(self, request: ToolRequest, /) -> Awaitable[None]:
+        return self._admit(request)
+
+    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        leases: tuple[BreakerLease | None, BreakerLease | None] | None
+        leases = _take(request, _CIRCUIT)
+        if leases is None:
+            return
+        outcome = self._outcome(request, exc)
+        shared, local = leases
+        self._reports.send(self._report(shared, local, outcome))
+
+    async def _report(
+        self,
+        shared: BreakerLease | None,
+        local: BreakerLease | None,
+        outcome: Outcome,
+    ) -> None:
+        if local is not None and self._local is not None:
+            await self._local.report(local, outcome)
+        if shared is not None:
+            await _quietly(self._store.report(shared, outcome))
+
+    async def _admit(self, request: ToolRequest) -> None:
+        shared: BreakerLease | None = None
+        if self._outage.is_on:
+            self._outage.refuse()
+        else:
+            try:
+                shared = await self._store.before(self._key, self._config)
+            except ToolCircuitOpenError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - a driver may raise anything
+                self._outage.failed(exc, request)
+            else:
+                self._outage.answered()
+        local = None
+        if self._local is not None:
+            try:
+                local = await self._local.before(self._key, self._config)
+            except ToolCircuitOpenError:
+                if shared is None:
+                    raise
+        _keep(request, _CIRCUIT, (shared, local))
+
+    def _outcome(self, request: ToolRequest, exc: BaseException | None) -> Outcome:
+        if exc is None:
+            return "success"
+        if not request.started or not isinstance(exc, Exception):
+            return "abandoned"
+        try:
+            failed = self._config.is_failure(exc)
+        except Exception:  # noqa: BLE001 - a user's function must not hide `exc`
+            failed = True
+        return "failure" if failed else "abandoned"
+
+
+async def _quietly(report: Awaitable[None]) -> None:
+    """A report that is lost changes no call: windows and leases end by themselves."""
+    try:
+        await report
+    except Exception:  # noqa: BLE001 - see above
+        return
