@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from executionkit.backends import (
         CacheBackend as CacheBackend,
         InMemoryCache as InMemoryCache,
+        open_backend as open_backend,
     )
     from executionkit.calls import (
         CallProblem as CallProblem,
@@ -265,6 +266,10 @@ if TYPE_CHECKING:
         ToolCallParser as ToolCallParser,
         parse_calls as parse_calls,
     )
+    from executionkit.tools.plan_run import (
+        PlanResult as PlanResult,
+        ResultOf as ResultOf,
+    )
     from executionkit.tools.processor import (
         ToolProcessor as ToolProcessor,
     )
@@ -314,7 +319,7 @@ _HOMES = {
     ),
     "anthropic": "AnthropicProvider",
     "approval": "ApprovalCallback ApprovalDecision ApprovalGate ApprovalRequest",
-    "backends": "CacheBackend InMemoryCache",
+    "backends": "CacheBackend InMemoryCache open_backend",
     "calls": "CallProblem ErrorInfo ReturnOrder ToolCall ToolResult ToolRunner",
     "compose": "PatternStep pipe",
     "context": (
@@ -384,6 +389,7 @@ _HOMES = {
     "tools.middleware.cache": "CacheOptions",
     "tools.middleware.rate_limit": "RateLimitOptions",
     "tools.parsing": "ParsedCalls ToolCallParser parse_calls",
+    "tools.plan_run": "PlanResult ResultOf",
     "tools.processor": "ToolProcessor",
     "tools.registry": "AmbiguousToolError ToolInfo ToolRegistry create_registry",
     "tools.scheduling": (
