@@ -17,8 +17,10 @@ from executionkit.tools.middleware.rate_limit import RateLimitOptions
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
+    from executionkit.backends import StateBackend
     from executionkit.calls import ToolCall
     from executionkit.tools.middleware._base import Middleware
+    from executionkit.tools.middleware._store import OnError
 
 __all__ = (
     "DEFAULT_PROCESSOR_TIMEOUT",
@@ -182,6 +184,25 @@ def bulkhead_options(
     if not (config is not None if enable is None else enable):
         return None
     return config or BulkheadConfig()
+
+
+def shared(
+    options: ProcessorOptions, state: StateBackend | None, on_error: OnError
+) -> ProcessorOptions:
+    """`options` whose cache, limits and circuits are kept in `state`.
+
+    What has a backend of its own keeps it. None = everything is kept in this process.
+    """
+    if state is None:
+        return options
+    cache, breaker, limits = options.cache, options.breaker, options.rate_limit
+    if cache is not None and cache.backend is None:
+        cache = replace(cache, backend=state.cache(), on_error=on_error)
+    if breaker is not None and breaker.backend is None:
+        breaker = replace(breaker, backend=state.breakers(), on_error=on_error)
+    if limits is not None and limits.backend is None:
+        limits = replace(limits, backend=state.limiter(), on_error=on_error)
+    return replace(options, cache=cache, breaker=breaker, rate_limit=limits)
 
 
 def as_tuple(name: str, items: Iterable[Any] | None) -> tuple[Any, ...]:

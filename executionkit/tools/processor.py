@@ -33,6 +33,7 @@ from executionkit.tools.plan_run import PlanRunner
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
+    from executionkit.backends import StateBackend
     from executionkit.context import ExecutionContext
     from executionkit.engine.bulkhead import BulkheadConfig
     from executionkit.engine.retry import RetryConfig
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from executionkit.tools._options import ToolPolicy
     from executionkit.tools._runs import Override
     from executionkit.tools.middleware import Middleware
+    from executionkit.tools.middleware._store import OnError
     from executionkit.tools.registry import ToolRegistry
     from executionkit.tools.strategies import ExecutionStrategy
 
@@ -87,6 +89,10 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         guards: Asked before and after each call, in order.
         middleware: Layers of your own, around all others, outermost first.
         policies: Time limits and retries by full name, bare name, or glob.
+        state: Where cache, limits and circuits are kept when others share them, e.g.
+            `open_backend(url)`. It is not closed. None = in this process.
+        on_state_error: What happens while it does not answer: `"local"` (this process
+            stands in), `"open"` (no limit), `"closed"` (calls fail).
         trace: Receives an event at the start and the end of each call.
         show_arguments: Whether arguments are in these events, redacted.
         clock: None = the clock of the current context.
@@ -120,6 +126,8 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         guards: Iterable[Any] | None = None,
         middleware: Iterable[Middleware] | None = None,
         policies: Mapping[str, ToolPolicy] | None = None,
+        state: StateBackend | None = None,
+        on_state_error: OnError = "local",
         trace: TraceCallback | None = None,
         show_arguments: bool = False,
         clock: Clock | None = None,
@@ -145,7 +153,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             middleware=given.as_tuple("middleware", middleware),
             policies=policies or {},
         )
-        super().__init__(registry, options)
+        super().__init__(registry, given.shared(options, state, on_state_error))
         self._strategy = strategy
         self._clock = clock or get_clock()
         self._tracer = Tracer(trace, show_arguments=show_arguments)

@@ -19,8 +19,6 @@ from executionkit.backends import (
 from executionkit.calls import ToolCall
 from executionkit.engine.breaker import BreakerConfig
 from executionkit.errors import ErrorCode
-from executionkit.tools.middleware.breaker import BreakerOptions, Breakers
-from executionkit.tools.middleware.rate_limit import RateLimitOptions, RateLimits
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 
@@ -104,14 +102,28 @@ async def fails() -> None:
     raise OSError(msg)
 
 
+class State(MemoryBackend):
+    """A place of state whose limits and circuits are those that a test watches."""
+
+    def __init__(self, clock: FakeClock, store: Any) -> None:
+        super().__init__(clock)
+        self.store = store
+
+    def limiter(self, name: str = "ratelimit") -> Any:
+        return self.store
+
+    def breakers(self, name: str = "circuitbreaker") -> Any:
+        return self.store
+
+
 def limited(store: Any, clock: FakeClock, on_error: OnError = "local") -> ToolProcessor:
-    processor = ToolProcessor(create_registry(echo, fails), clock=clock)
-    core = processor._ready()
-    options = RateLimitOptions(
-        tool_limits={"echo": (2, 60)}, backend=store, on_error=on_error
+    return ToolProcessor(
+        create_registry(echo, fails),
+        tool_rate_limits={"echo": (2, 60)},
+        state=State(clock, store),
+        on_state_error=on_error,
+        clock=clock,
     )
-    core.rate_limits = RateLimits(options, clock)
-    return processor
 
 
 async def codes(processor: ToolProcessor, times: int, tool: str = "echo") -> list[Any]:
@@ -176,13 +188,14 @@ async def test_an_outage_is_warned_of_once(clock: FakeClock) -> None:
 
 
 def guarded(store: Any, clock: FakeClock, on_error: OnError) -> ToolProcessor:
-    processor = ToolProcessor(create_registry(echo, fails), clock=clock)
-    core = processor._ready()
-    options = BreakerOptions(
-        default=BreakerConfig(failure_threshold=2), backend=store, on_error=on_error
+    return ToolProcessor(
+        create_registry(echo, fails),
+        enable_circuit_breaker=True,
+        circuit_breaker_threshold=2,
+        state=State(clock, store),
+        on_state_error=on_error,
+        clock=clock,
     )
-    core.breakers = Breakers(options, clock)
-    return processor
 
 
 OPEN, FAILED = str(ErrorCode.TOOL_CIRCUIT_OPEN), str(ErrorCode.TOOL_EXECUTION_FAILED)
