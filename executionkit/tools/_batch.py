@@ -267,6 +267,10 @@ class Batch:
         self._apart.add(task)
         taken = taken or self._sink(place, result)
         while taken is not None:
+            if self.is_cancelled:  # nobody takes results any more
+                if isinstance(taken, Coroutine):
+                    taken.close()
+                break
             try:
                 await taken
             except asyncio.CancelledError:
