@@ -142,6 +142,7 @@ class Batch:
             await self.cancel()
             raise
         if self._failure is not None:
+            await self.cancel()  # nobody gets the results of the others
             raise self._failure
 
     async def cancel(self) -> None:
@@ -179,6 +180,8 @@ class Batch:
             self._failure = self._failure or task.exception()
         elif not self.is_cancelled:  # by the source itself: calls may be missing
             self._failure = self._failure or asyncio.CancelledError()
+        if self._failure is not None and not self._done.done():
+            self._done.set_result(None)
         if self._tasks:
             return
         self._shop.batches.discard(self)

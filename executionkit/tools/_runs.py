@@ -377,5 +377,6 @@ async def _finish(batch: Batch, queue: asyncio.Queue[ToolResult | None]) -> None
     try:
         await batch.join()
     finally:
-        if not batch.is_cancelled:  # else nobody reads any more
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():  # else the reader has left
             await queue.put(None)

@@ -180,6 +180,63 @@ def test_an_exit_of_the_program_is_no_output_of_a_tool(
         asyncio.run(main())
 
 
+WAYS: dict[str, Any] = {
+    "process": lambda p, calls: p.process(calls),
+    "astream": lambda p, calls: taken(p.astream(calls)),
+    "process_batch": lambda p, calls: taken(p.process_batch(calls)),
+}
+
+
+async def taken(stream: AsyncIterator[ToolResult]) -> list[ToolResult]:
+    return [result async for result in stream]
+
+
+@pytest.mark.req("TX-09")
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_ends_a_batch_ends_its_other_calls_first(way: str) -> None:
+    class WayOutError(BaseException):
+        pass
+
+    effects: list[str] = []
+    may_go_on = asyncio.Event()
+
+    async def leaves() -> None:
+        await asyncio.sleep(0)
+        raise WayOutError
+
+    async def writes() -> None:
+        try:
+            await may_go_on.wait()
+            effects.append("written")
+        finally:
+            effects.append("cleaned up")
+
+    processor = ToolProcessor(create_registry(leaves, writes), default_timeout=None)
+    calls = [ToolCall(None, "writes"), ToolCall(None, "leaves")]
+    with pytest.raises(WayOutError):
+        await asyncio.wait_for(WAYS[way](processor, calls), WAIT)
+    assert effects == ["cleaned up"]
+    may_go_on.set()
+    await settle()
+    assert effects == ["cleaned up"]
+
+
+@pytest.mark.req("TX-09")
+@pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
+async def test_a_source_that_breaks_ends_its_batch(error: type[BaseException]) -> None:
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    def source() -> Iterator[ToolCall]:
+        yield ToolCall(None, "hangs")
+        raise error
+
+    processor = ToolProcessor(create_registry(hangs), default_timeout=None)
+    with pytest.raises(error):
+        await asyncio.wait_for(taken(processor.process_batch(source())), WAIT)
+    assert (await processor.stats()).active == 0
+
+
 @pytest.mark.req("TX-08")
 @pytest.mark.parametrize("how", ["raise", "cancel itself", "inner task"])
 async def test_a_cancellation_of_one_tool_is_its_own_matter(
