@@ -40,6 +40,9 @@ __all__ = ("DEFAULT_PREFIX", "ProcessorConfig")
 DEFAULT_PREFIX: Final = "EXECUTIONKIT_"
 """What the names of the variables begin with."""
 
+_ELSEWHERE: Final = ("api_key", "base_url", "http", "model")
+"""Variables with that prefix that providers and transports read."""
+
 _LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
     "enable_caching": ("cache_ttl",),
     "enable_rate_limiting": ("global_rate_limit", "tool_rate_limits"),
@@ -185,8 +188,8 @@ class ProcessorConfig:
         Args:
             environ: None = the environment of this process.
             prefix: What the names of the variables begin with.
-            strict: Whether a variable that begins with `prefix` and is none of these
-                is an error. False = it is another program's, and left alone.
+            strict: Whether a variable that begins with `prefix` and that nothing in
+                the library reads is an error. False = it is left alone.
 
         Raises:
             ValueError: When a value cannot be read: names the variable, the value, and
@@ -194,7 +197,8 @@ class ProcessorConfig:
         """
         given = os.environ if environ is None else environ
         if strict:
-            unknown_variables(given, prefix, tuple(_DEFAULTS))
+            others = _ELSEWHERE if prefix == DEFAULT_PREFIX else ()
+            unknown_variables(given, prefix, (*_DEFAULTS, *others))
         found: dict[str, Any] = {}
         for item in fields(cls):
             variable = prefix + item.name.upper()

@@ -279,6 +279,15 @@ def test_strict_reading_takes_all_that_is_known() -> None:
     assert ProcessorConfig.from_env(environ, strict=True) == ProcessorConfig()
 
 
+@pytest.mark.req("config.strict")
+@pytest.mark.parametrize("name", ["BASE_URL", "MODEL", "API_KEY", "HTTP"])
+def test_strict_reading_leaves_what_providers_read(name: str) -> None:
+    environ = {PREFIX + name: "x"}
+    assert ProcessorConfig.from_env(environ, strict=True) == ProcessorConfig()
+    with pytest.raises(ValueError, match="unknown variables"):
+        ProcessorConfig.from_env({f"APP_{name}": "x"}, "APP_", strict=True)
+
+
 @pytest.mark.req("config.value")
 def test_a_config_is_a_value() -> None:
     made = config(tool_rate_limits="a=1/2", tool_timeouts="a=1", max_retries="0")
