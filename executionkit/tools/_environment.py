@@ -139,17 +139,17 @@ def unknown_variables(
     """
     import difflib
 
-    names = [prefix + name.upper() for name in known]
-    unknown = sorted(
-        name for name in environ if name.startswith(prefix) and name not in names
-    )
+    names = [name.upper() for name in known]
+    given = [name[len(prefix) :] for name in environ if name.startswith(prefix)]
+    unknown = sorted(set(given) - set(names))
     if not unknown:
         return
     parts: list[str] = []
     for name in unknown[:10]:
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.75)
-        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
-        parts.append(f"{name}{hint}")
+        # Without the prefix, which is like itself in all of them.
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
+        like = " or ".join(prefix + other for other in close)
+        parts.append(f"{prefix}{name}" + (f" (did you mean {like}?)" if like else ""))
     msg = (
         f"unknown variables: {', '.join(parts)}; correct or remove them, or read with "
         "`strict=False`"
