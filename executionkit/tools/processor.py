@@ -87,7 +87,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         cache: Where results are kept (a `CacheBackend`), or `CacheOptions`.
         cache_key_fn: Called with a call; what it returns stands for the arguments.
         guards: Asked before and after each call, in order.
-        middleware: Layers of your own, around all others, outermost first.
+        middleware: Layers of your own, around all others but the trace, outermost first.
         policies: Time limits and retries by full name, bare name, or glob.
         state: Where cache, limits and circuits are kept when others share them, e.g.
             `open_backend(url)`. It is not closed. None = in this process.
