@@ -1,6 +1,6 @@
 """What the document states of tools, statement by statement, in its own words and order.
 
-Not here: statements about isolated processes, Redis, MCP and plan executors.
+Not here: statements about isolated processes, Redis and MCP.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from executionkit.tools.factories import (
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import ToolRegistry, create_registry
 from executionkit.tools.scheduling import (
+    ExecutionPlan,
     GreedyDagScheduler,
     SchedulingConstraints,
     ToolCallSpec,
@@ -673,6 +674,70 @@ def test_a_plan_hands_on_the_retries_of_its_calls() -> None:
     ]
     plan = GreedyDagScheduler().plan(calls, SchedulingConstraints())
     assert dict(plan.per_call_max_retries) == {"a": 2, "b": 0}
+
+
+@pytest.mark.req("T-SEED-19", "T-SEED-36")
+async def test_what_a_plan_says_of_a_call_wins_over_every_setting(
+    auto_clock: FakeClock,
+) -> None:
+    starts: list[str] = []
+
+    async def hangs(key: str) -> None:
+        starts.append(key)
+        await asyncio.Event().wait()
+
+    registry = create_registry()
+    registry.add(hangs, timeout=7.0, max_retries=4)
+    processor = ToolProcessor(
+        registry,
+        enable_retries=True,
+        retry_base_delay=0.0,
+        policies={"hangs": ToolPolicy(timeout=5, max_retries=3)},
+    )
+    calls = [
+        ToolCallSpec(call_id=key, tool_name="hangs", args={"key": key})
+        for key in ("planned", "usual")
+    ]
+    plan = ExecutionPlan(
+        stages=(("planned", "usual"),),
+        per_call_timeout_ms={"planned": 500},
+        per_call_max_retries={"planned": 1},
+    )
+    outcome = await processor.execute_plan(calls, plan)
+    planned, usual = outcome.results["planned"], outcome.results["usual"]
+    assert (planned.attempts, planned.duration) == (2, 1.0)
+    assert (usual.attempts, usual.duration) == (4, 20.0)
+    assert sorted(starts) == ["planned"] * 2 + ["usual"] * 4
+
+
+@pytest.mark.req("T-SEED-37")
+@pytest.mark.parametrize("continue_on_error", [False, True])
+async def test_what_needs_a_failed_call_is_skipped_unless_errors_are_allowed(
+    continue_on_error: bool,
+) -> None:
+    ran: list[str] = []
+
+    async def step(key: str) -> str:
+        ran.append(key)
+        if key == "fetch-users":
+            raise ConnectionError
+        return key
+
+    needs = {"fetch-users": (), "transform": ("fetch-users",), "store": ("transform",)}
+    calls = [
+        ToolCallSpec(call_id=key, tool_name="step", args={"key": key}, depends_on=of)
+        for key, of in needs.items()
+    ]
+    processor = ToolProcessor(create_registry(step))
+    outcome = await processor.execute_plan(calls, continue_on_error=continue_on_error)
+    codes = {key: result.error_code for key, result in outcome.results.items()}
+    skipped = None if continue_on_error else ErrorCode.SKIPPED_DEPENDENCY_FAILED
+    assert codes == {
+        "fetch-users": ErrorCode.MCP_CONNECTION_FAILED,
+        "transform": skipped,
+        "store": skipped,
+    }
+    assert ran == (list(needs) if continue_on_error else ["fetch-users"])
 
 
 @pytest.mark.req("T-SEED-38")
