@@ -1119,6 +1119,129 @@ def test_limits_hold_over_a_hundred_calls(
         assert late - early >= period - 1e-9
 
 
+TENTHS = st.integers(0, 30).map(lambda n: n / 10)
+LIVES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "begins": TENTHS,
+            "seconds": TENTHS,
+            "fails": st.booleans(),
+            "cancelled": st.none() | TENTHS,
+            "timeout": st.none() | TENTHS,
+            "same": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@pytest.mark.req("limits.random", "LM-10")
+@given(
+    lives=LIVES,
+    starts=st.integers(1, 6),
+    slots=st.integers(1, 3),
+    queue=st.none() | st.integers(0, 4),
+    at_once=st.none() | st.integers(1, 3),
+    caching=st.booleans(),
+    retries=st.integers(0, 2),
+    probes=st.booleans(),
+)
+@settings(max_examples=25)
+def test_whatever_ends_calls_nothing_is_lost_or_left_behind(
+    lives: list[dict[str, Any]],
+    starts: int,
+    slots: int,
+    queue: int | None,
+    at_once: int | None,
+    caching: bool,
+    retries: int,
+    probes: bool,
+) -> None:
+    clock = FakeClock(auto=True)
+    begun: list[float] = []
+    active = peak = 0
+
+    async def work(number: int, seconds: float, fails: bool) -> int:
+        nonlocal active, peak
+        begun.append(clock.monotonic())
+        active += 1
+        peak = max(peak, active)
+        try:
+            await clock.sleep(seconds)
+        finally:
+            active -= 1
+        if fails:
+            raise ConnectionError
+        return number
+
+    async def live(processor: ToolProcessor, number: int, life: dict[str, Any]) -> Any:
+        await clock.sleep(life["begins"])
+        call = ToolCall(
+            f"c{number}",
+            "work",
+            {
+                "number": 0 if life["same"] else number,
+                "seconds": life["seconds"],
+                "fails": life["fails"],
+            },
+        )
+        running = asyncio.create_task(processor.execute([call], life["timeout"]))
+        if life["cancelled"] is not None:
+            await clock.sleep(life["cancelled"])
+            running.cancel()
+        [ended] = await asyncio.gather(running, return_exceptions=True)
+        if isinstance(ended, asyncio.CancelledError):
+            return None
+        assert isinstance(ended, list), ended
+        [result] = ended
+        assert result.call_id == call.id
+        assert result.is_success is False or result.result in {0, number}
+        return result
+
+    async def run() -> None:
+        registry = create_registry(work)
+        processor = ToolProcessor(
+            registry,
+            default_timeout=2.0,
+            max_concurrency=at_once,
+            enable_caching=caching,
+            retry_config=RetryConfig(retries, base_delay=0.1),
+            tool_rate_limits={"work": (starts, 1.0)},
+            bulkhead_config=BulkheadConfig(default_limit=slots, max_queue_depth=queue),
+            circuit_breaker_config=BreakerConfig(
+                failure_threshold=2 if probes else 1000,
+                success_threshold=1,
+                reset_timeout=0.5,
+            ),
+        )
+        async with asyncio.timeout(20):
+            results = await asyncio.gather(
+                *[live(processor, n, life) for n, life in enumerate(lives)]
+            )
+        stats = await processor.stats()
+        assert stats.bulkhead is not None
+        assert stats.rate_limits is not None
+        slot = stats.bulkhead["default.work"]
+        assert (slot.current_active, slot.waiting, stats.active) == (0, 0, 0)
+        assert slot.acquired == slot.released
+        assert peak <= min(slots, at_once or slots)
+        # Every permit that was not given back belongs to a start.
+        since = clock.monotonic() - 1.0
+        assert stats.rate_limits["work"].used <= sum(at > since for at in begun) + 1e-9
+        ended = [result for result in results if result is not None]
+        assert sum(result.attempts for result in ended) <= len(begun)
+        await clock.sleep(5)
+        assert stats.rate_limits is not None
+        last = await processor.execute(
+            [ToolCall("last", "work", {"number": -1, "seconds": 0.1, "fails": False})]
+        )
+        assert last[0].result == -1
+
+    with clock.installed():
+        asyncio.run(run())
+
+
 @pytest.mark.req("limits.calls", "LM-21")
 async def test_more_calls_than_a_budget_allows_are_refused_one_by_one(
     auto_clock: FakeClock,
