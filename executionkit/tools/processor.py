@@ -334,13 +334,15 @@ class ToolProcessor(PlanRunner, ProcessorViews):
     async def close(self) -> None:
         """Stop what runs and empty the cache; a later call begins anew.
 
-        The strategy is shut down when it is the processor's own. Idempotent.
+        Only what is the processor's own: a strategy that was given stays open, and a
+        store that was given (`cache`, `state`) keeps what it has. Idempotent.
         """
         core, self._core = self._core, None
         if core is None:
             return
+        cache = self.options.cache
         try:
-            if core.cache is not None:
+            if core.cache is not None and cache is not None and cache.backend is None:
                 await core.cache.backend.clear()
         finally:
             if self._strategy is None:

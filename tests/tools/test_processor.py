@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from executionkit.backends import InMemoryCache
+from executionkit.backends import InMemoryCache, open_backend
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult, ToolRunner
 from executionkit.context import (
     ExecutionContext,
@@ -369,6 +369,20 @@ async def test_a_closed_processor_begins_anew() -> None:
     result = await one(processor, "echo", text="x")
     assert (result.result, result.cached) == ("x", False)
     await processor.close()
+
+
+@pytest.mark.req("processor.life")
+@pytest.mark.parametrize("kind", ["cache", "state"])
+async def test_closing_leaves_a_store_that_others_use(kind: str) -> None:
+    store: dict[str, Any] = {
+        "cache": InMemoryCache(),
+        "state": open_backend("memory://"),
+    }
+    shared = {"enable_caching": True, kind: store[kind]}
+    async with ToolProcessor(tools(), **shared) as first:
+        assert not (await one(first, "echo", text="a")).cached
+    async with ToolProcessor(tools(), **shared) as second:
+        assert (await one(second, "echo", text="a")).cached
 
 
 @pytest.mark.req("processor.life")
