@@ -309,9 +309,12 @@ class Running:
             self._timer = shop.watch(self, limit)
 
     def _cancel(self) -> None:
-        if self.task is not None:
-            self._cancels += 1
-            self.task.cancel()
+        task = self.task
+        if task is not None:
+            # By the tool itself, which shuts down what runs it: such a request waits
+            # for the next step of the task, and whoever has that one answers it.
+            self._cancels += task is not asyncio.current_task()
+            task.cancel()
 
     def _is_called_off(self) -> bool:
         """Whether somebody else has cancelled the task, too."""
