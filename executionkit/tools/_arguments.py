@@ -27,7 +27,8 @@ def prepare(record: ToolRecord, request: ToolRequest) -> dict[str, Any]:
     """
     given = request.call.arguments
     # A proxy copies what it stands for, which is quicker than going over its items.
-    arguments: dict[str, Any] = given.copy() if hasattr(given, "copy") else dict(given)
+    copy: Any = getattr(given, "copy", None)
+    arguments: dict[str, Any] = dict(given) if copy is None else copy()
     if record.accepts is not None and record.accepts(arguments):
         parse = record.quick_parse
     else:

@@ -50,7 +50,7 @@ class BatchProgress:
 
 
 def read_calls(
-    source: Iterable[Any] | AsyncIterable[Any], parsers: Sequence[Any]
+    source: Iterable[Any] | AsyncIterable[Any], parsers: Sequence[Any] | None
 ) -> Iterator[Entry] | AsyncIterator[Entry]:
     """The calls of a source, read one item at a time.
 
@@ -68,7 +68,7 @@ def read_calls(
     return _read(source, parsers)
 
 
-def _read(source: Iterable[Any], parsers: Sequence[Any]) -> Iterator[Entry]:
+def _read(source: Iterable[Any], parsers: Sequence[Any] | None) -> Iterator[Entry]:
     for item in source:
         if type(item) is ToolCall:
             yield item
@@ -77,7 +77,7 @@ def _read(source: Iterable[Any], parsers: Sequence[Any]) -> Iterator[Entry]:
 
 
 async def _read_async(
-    source: AsyncIterable[Any], parsers: Sequence[Any]
+    source: AsyncIterable[Any], parsers: Sequence[Any] | None
 ) -> AsyncIterator[Entry]:
     async for item in source:
         if type(item) is ToolCall:

@@ -159,11 +159,11 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         self._tracer = Tracer(trace, show_arguments=show_arguments)
         self._core: Core | None = None
         self._names: tuple[int, ToolNames] | None = None
-        self.parsers: tuple[Any, ...] = resolve_parsers(
-            DEFAULT_PARSERS
-            if parser_plugins is None
-            else given.as_tuple("parser_plugins", parser_plugins)
-        )
+        self._chosen: tuple[Any, ...] | None = None
+        if parser_plugins is not None:
+            chosen = given.as_tuple("parser_plugins", parser_plugins)
+            self._chosen = resolve_parsers(chosen)
+        self.parsers: tuple[Any, ...] = self._chosen or DEFAULT_PARSERS
 
     # --- running --------------------------------------------------------------------
     async def process(
@@ -193,7 +193,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         Raises:
             ValueError: When `return_order` or `timeout` is unknown.
         """
-        parsed = parse_calls(data, parsers=self.parsers)
+        parsed = parse_calls(data, parsers=self._chosen)
         options = RunOptions(
             timeout=seconds(timeout),
             use_cache=use_cache,
@@ -255,7 +255,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         Tools go on only as fast as results are taken. Leaving the loop, closing the
         generator, or a timeout around it cancels what still runs.
         """
-        parsed = parse_calls(data, parsers=self.parsers)
+        parsed = parse_calls(data, parsers=self._chosen)
         options = RunOptions(
             timeout=seconds(timeout),
             use_cache=use_cache,
@@ -298,7 +298,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             from_start=True,
         )
         core = self._ready()
-        source: Any = read_calls(calls, self.parsers)
+        source: Any = read_calls(calls, self._chosen)
         stream = stream_calls(core.paths, source, options, max_in_flight)
         counter = counted(stream, on_progress, self._clock)
         try:
@@ -312,7 +312,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         self, data: object, context: ExecutionContext | None = None
     ) -> list[DryRun]:
         """What would happen to the calls in `data`; nothing is run or counted."""
-        parsed = parse_calls(data, parsers=self.parsers)
+        parsed = parse_calls(data, parsers=self._chosen)
         return await dry_run(self._ready(), parsed, context)
 
     # --- for react_loop -------------------------------------------------------------

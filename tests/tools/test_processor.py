@@ -493,6 +493,21 @@ async def test_the_global_rate_limit_is_per_minute_and_over_all_tools(
 
 
 @pytest.mark.req("processor.parsers")
+async def test_one_text_may_hold_calls_in_several_forms() -> None:
+    text = (
+        """First <tool name="echo" args='{"text": "a"}'/>, then """
+        """<tool_call>{"name": "echo", "arguments": {"text": "b"}}</tool_call>."""
+    )
+
+    async def echo(text: str) -> str:
+        return text
+
+    processor = ToolProcessor(create_registry(echo))
+    results = await processor.process(text, return_order="submission")
+    assert [result.result for result in results] == ["a", "b"]
+
+
+@pytest.mark.req("processor.parsers")
 async def test_only_the_chosen_parsers_are_asked() -> None:
     text = "<tool name=\"echo\" args='{}'/>"
     none = ToolProcessor(tools(), parser_plugins=["JsonToolPlugin"])
