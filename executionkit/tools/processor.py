@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from executionkit._clock import get_clock
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
+from executionkit.engine._checks import check_int
 from executionkit.tools import _options as given
 from executionkit.tools._asked import context_of, renamed, seconds
 from executionkit.tools._bulk import BatchProgress, counted, read_calls
@@ -285,7 +286,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         Args:
             calls: `ToolCall`s, dicts, or anything else that `process` reads as one or
                 more calls; an async source is fine.
-            max_in_flight: Calls at once.
+            max_in_flight: Calls at once, at least 1.
             timeout: Seconds for each call, from when it is taken from the source.
             use_cache: Whether results may come from the cache and be kept in it.
             context: The request's context.
@@ -298,6 +299,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             from_start=True,
         )
         core = self._ready()
+        check_int("max_in_flight", max_in_flight, 1)
         source: Any = read_calls(calls, self._chosen)
         stream = stream_calls(core.paths, source, options, max_in_flight)
         counter = counted(stream, on_progress, self._clock)

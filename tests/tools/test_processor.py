@@ -914,6 +914,14 @@ async def test_leaving_a_batch_cancels_what_runs_and_reads_no_more(
     assert sleeper_of(registry).active == 0
 
 
+@pytest.mark.req("processor.batches")
+@pytest.mark.parametrize("number", [0, -1, 1.5, None])
+async def test_a_batch_without_room_for_a_call_is_refused(number: Any) -> None:
+    batch = ToolProcessor(tools()).process_batch([], max_in_flight=number)
+    with pytest.raises(ValueError, match="max_in_flight"):
+        await anext(batch)
+
+
 @pytest.mark.req("processor.dry-run")
 async def test_a_dry_run_says_what_would_happen_and_counts_nothing(
     auto_clock: FakeClock,
