@@ -219,7 +219,7 @@ class ToolPath(AttemptPath):
             request.attempts,
             request.cached,
             self._machine,
-            shop.pid,
+            request.pid or shop.pid,
             tuple(request.warnings) if request.warnings else (),
         )
 
@@ -256,6 +256,7 @@ class ToolPath(AttemptPath):
             retried=request.attempts > 1,
             partial=shown_items(request),
             warnings=tuple(request.warnings or ()),
+            pid=request.pid,
         )
 
     async def _guarded(self, request: ToolRequest) -> Any:

@@ -33,6 +33,7 @@ def failed_result(
     retried: bool = False,
     partial: Any = None,
     warnings: tuple[str, ...] = (),
+    pid: int = 0,
 ) -> ToolResult:
     """The result of a call that ended with `exc`.
 
@@ -45,6 +46,7 @@ def failed_result(
         retried: Whether a retry layer gave up on it.
         partial: Items that a streaming tool gave before.
         warnings: For the result.
+        pid: The process that the tool ran in; 0 = this one.
     """
     info = ErrorInfo.from_exception(exc)
     text = _text(exc, call)
@@ -65,7 +67,7 @@ def failed_result(
         attempts=attempts,
         is_partial=partial is not None,
         machine=machine_name(),
-        pid=os.getpid(),
+        pid=pid or os.getpid(),
         warnings=warnings,
     )
 

@@ -61,6 +61,8 @@ class ToolRequest:
     """How often the tool was started."""
     started: bool = False
     """Whether the tool was started in this attempt."""
+    pid: int = 0
+    """The process that the tool was started in; 0 = this one."""
     cached: bool = False
     """Whether the value came from the cache, or from an equal call in flight."""
     warnings: list[str] | None = None

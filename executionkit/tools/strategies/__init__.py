@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from executionkit.tools.strategies._base import ExecutionStrategy
 from executionkit.tools.strategies.inprocess import InProcessStrategy
 
-__all__ = ("ExecutionStrategy", "InProcessStrategy")
+if TYPE_CHECKING:
+    from executionkit.tools.strategies.subprocess import (
+        IsolatedStrategy,
+        SubprocessStrategy,
+        ToolLimits,
+    )
+
+__all__ = (
+    "ExecutionStrategy",
+    "InProcessStrategy",
+    "IsolatedStrategy",
+    "SubprocessStrategy",
+    "ToolLimits",
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Most programs run their tools in this process, and need none of this.
+    if name in {"IsolatedStrategy", "SubprocessStrategy", "ToolLimits"}:
+        from executionkit.tools.strategies import subprocess
+
+        return getattr(subprocess, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

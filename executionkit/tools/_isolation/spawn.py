@@ -1,0 +1,67 @@
+"""Starts the interpreter of a worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess  # nosec B404 - starts this very interpreter
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ("exit_descriptor", "spawn")
+
+_BOOT: Final = (
+    "import sys; sys.path[:] = sys.argv[3].split({sep!r}); "
+    "from executionkit.tools._isolation.worker import main; "
+    "main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4])"
+)
+
+
+def exit_descriptor(pid: int) -> int | None:
+    """A descriptor that tells of the end of a process; None where there is none.
+
+    The socket alone does not: a child of the tool may have a copy of it.
+    """
+    make: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
+    if make is None:
+        return None
+    try:
+        return make(pid)
+    except OSError:
+        return None
+
+
+def spawn(
+    fd: int, lifeline: int, main_script: str, env: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    """Start a worker in a session of its own.
+
+    Args:
+        fd: Its end of the socket.
+        lifeline: Its end of the pipe that ends with this process.
+        main_script: Where the main script is, see `where_main_is`.
+        env: Its environment; None = this process's.
+
+    Raises:
+        OSError: When it cannot be started.
+    """
+    try:
+        os.fstat(2)
+        output = 2
+    except OSError:
+        output = subprocess.DEVNULL
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    boot = _BOOT.format(sep=os.pathsep)
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, *flags, "-c", boot]
+    return subprocess.Popen(  # noqa: S603 # nosec B603 - this interpreter, our program
+        [*command, str(fd), str(lifeline), path, main_script],
+        stdin=subprocess.DEVNULL,
+        # What tools print must not get into what this process says to others.
+        stdout=output,
+        pass_fds=(fd, lifeline),
+        start_new_session=True,
+        env=None if env is None else dict(env),
+    )
