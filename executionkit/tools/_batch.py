@@ -66,6 +66,7 @@ class Batch:
         "_begun",
         "_context",
         "_done",
+        "_error",
         "_failure",
         "_fresh",
         "_gate",
@@ -107,6 +108,9 @@ class Batch:
         """Workers that wait for the source or for a reader, and not for a call."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: BaseException | None = None
+        """What a tool left with that is no result."""
+        self._error: BaseException | None = None
+        """What the source raised; raised again when what has begun has ended."""
         self._reading = asyncio.Lock()
         self.is_cancelled: bool = False
         shop.look_around()
@@ -144,6 +148,12 @@ class Batch:
         if self._failure is not None:
             await self.cancel()  # nobody gets the results of the others
             raise self._failure
+        if self._error is not None:
+            raise self._error
+
+    def _is_fatal(self, exc: BaseException) -> bool:
+        """Whether what the source raised ends the calls at work, too."""
+        return self.is_cancelled or isinstance(exc, (KeyboardInterrupt, SystemExit))
 
     async def cancel(self) -> None:
         """Cancel the calls at work, and wait for their ends: a grace period at most.
@@ -178,7 +188,7 @@ class Batch:
         self._apart.discard(task)
         if not task.cancelled():
             self._failure = self._failure or task.exception()
-        elif not self.is_cancelled:  # by the source itself: calls may be missing
+        elif not self.is_cancelled:  # by nobody here: results may be missing
             self._failure = self._failure or asyncio.CancelledError()
         if self._failure is not None and not self._done.done():
             self._done.set_result(None)
@@ -200,7 +210,7 @@ class Batch:
         else:  # its workers may all wait elsewhere when there is room
             gate.hungry[self] = None
 
-    async def _work(self) -> None:
+    async def _work(self) -> None:  # noqa: C901 - calls cost time here
         self._fresh -= 1
         if isinstance(self._source, AsyncIterator):
             await self._work_and_wait(self._source)
@@ -208,28 +218,35 @@ class Batch:
         task: Any = asyncio.current_task()
         sink, begin, spoilt = self._sink, self._begin, self._shop.spoilt
         in_a_row = 0
-        for place, call in self._source:
-            self._begun += 1
-            result = begin(place, call)
-            if type(result) is not ToolResult:
-                result = await result
-                in_a_row = 0
-                if spoilt and task in spoilt:
-                    self._hire()
-                    await self._hand_out(place, result, task)
+        call: Any = None
+        try:
+            for place, call in self._source:
+                self._begun += 1
+                result = begin(place, call)
+                if type(result) is not ToolResult:
+                    result = await result
+                    in_a_row = 0
+                    if spoilt and task in spoilt:
+                        self._hire()
+                        await self._hand_out(place, result, task)
+                        return
+                taken = sink(place, result)
+                if taken is not None:
+                    self._waits()
+                    await self._hand_out(place, result, task, taken)
+                call = None  # noqa: PLW2901 - now it is the source that may fail
+                in_a_row += 1
+                if in_a_row >= BREATH:
+                    in_a_row = 0
+                    await _breathe()
+                if self.is_cancelled:
                     return
-            taken = sink(place, result)
-            if taken is not None:
-                self._waits()
-                await self._hand_out(place, result, task, taken)
-            in_a_row += 1
-            if in_a_row >= BREATH:
-                in_a_row = 0
-                await _breathe()
-            if self.is_cancelled:
-                return
-            if task.cancelling():
-                await self._answer(task)
+                if task.cancelling():
+                    await self._answer(task)
+        except BaseException as exc:
+            if call is not None or self._is_fatal(exc):
+                raise
+            self._error = self._error or exc
         self._total = 0
 
     async def _work_and_wait(self, source: AsyncIterator[Any]) -> None:
@@ -243,6 +260,12 @@ class Batch:
                 try:
                     call = await anext(source)
                 except StopAsyncIteration:
+                    self._total = 0
+                    return
+                except BaseException as exc:
+                    if self._is_fatal(exc):
+                        raise
+                    self._error = self._error or exc
                     self._total = 0
                     return
                 place, self._begun = self._begun, self._begun + 1

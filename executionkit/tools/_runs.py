@@ -344,7 +344,10 @@ async def stream_calls(
 
     if options.items:
         opener.emit = Emitter(queue)
-    total = len(calls) if isinstance(calls, Sequence) else float("inf")
+    total = float("inf")
+    if isinstance(calls, Sequence):
+        calls = tuple(calls)  # a tool may get hold of the caller's list
+        total = len(calls)
     batch = Batch(
         calls if isinstance(calls, AsyncIterator) else iter(enumerate(calls)),
         opener,

@@ -228,17 +228,22 @@ async def test_what_ends_a_batch_ends_its_other_calls_first(way: str) -> None:
 
 @pytest.mark.req("TX-09")
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
-async def test_a_source_that_breaks_ends_its_batch(error: type[BaseException]) -> None:
+async def test_a_source_that_breaks_ends_its_batch_when_its_calls_have_ended(
+    auto_clock: FakeClock, error: type[BaseException]
+) -> None:
     async def hangs() -> None:
         await asyncio.Event().wait()
 
     def source() -> Iterator[ToolCall]:
-        yield ToolCall(None, "hangs")
+        yield ToolCall("1", "hangs")
         raise error
 
-    processor = ToolProcessor(create_registry(hangs), default_timeout=None)
+    processor = ToolProcessor(create_registry(hangs), default_timeout=5)
+    ended: list[str | None] = []
     with pytest.raises(error):
-        await asyncio.wait_for(taken(processor.process_batch(source())), WAIT)
+        async for result in processor.process_batch(source()):
+            ended.append(result.call_id)
+    assert ended == ["1"]
     assert (await processor.stats()).active == 0
 
 
