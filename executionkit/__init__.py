@@ -292,6 +292,9 @@ if TYPE_CHECKING:
     from executionkit.tools.strategies import (
         ExecutionStrategy as ExecutionStrategy,
         InProcessStrategy as InProcessStrategy,
+        IsolatedStrategy as IsolatedStrategy,
+        SubprocessStrategy as SubprocessStrategy,
+        ToolLimits as ToolLimits,
     )
     from executionkit.types import (
         CheckpointCallback as CheckpointCallback,
@@ -396,7 +399,10 @@ _HOMES = {
         "ExecutionPlan GreedyDagScheduler PlanError SchedulerPolicy "
         "SchedulingConstraints SkipReason ToolCallSpec ToolMetadata"
     ),
-    "tools.strategies": "ExecutionStrategy InProcessStrategy",
+    "tools.strategies": (
+        "ExecutionStrategy InProcessStrategy IsolatedStrategy SubprocessStrategy "
+        "ToolLimits"
+    ),
     "types": (
         "CheckpointCallback Evaluator PatternResult StreamingPatternResult "
         "TerminationReason TokenUsage Tool VotingStrategy thaw"

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from executionkit.tools.strategies import ExecutionStrategy, InProcessStrategy
+from executionkit.tools.strategies import (
+    ExecutionStrategy,
+    InProcessStrategy,
+    IsolatedStrategy,
+    SubprocessStrategy,
+)
 
-__all__ = ("ExecutionStrategy", "InProcessStrategy")
+__all__ = (
+    "ExecutionStrategy",
+    "InProcessStrategy",
+    "IsolatedStrategy",
+    "SubprocessStrategy",
+)
