@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -360,6 +361,34 @@ async def test_the_most_specific_number_of_retries_counts(
     assert retries is not None
     assert result.attempts == len(work.starts) == retries + 1
     assert result.error == f"Max retries reached ({retries}): failure {retries + 1}"
+
+
+@pytest.mark.req("policies.retries")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"enable_caching": True},
+        {"enable_bulkhead": True},
+        {"guards": [CountingGuard()]},
+        {"middleware": [Own()]},
+        {"trace": lambda _event: None},
+    ],
+    ids=lambda options: "".join(options),
+)
+async def test_retries_of_one_call_count_whatever_else_is_on(
+    auto_clock: FakeClock, options: dict[str, Any]
+) -> None:
+    work = Work(auto_clock, failures=99)
+    processor = ToolProcessor(registry_of(work), **options)
+    pair = [ToolCall(f"c{n}", "work", {"seconds": n}) for n in range(2)]
+    twice = {"c1": Override(retry=RetryConfig(2, base_delay=0.0))}
+    results = await processor.execute(pair, overrides=twice)
+    assert {r.call_id: r.attempts for r in results} == {"c0": 1, "c1": 3}
+    never = ToolProcessor(registry_of(work), retry_config=NO_PAUSE, **options)
+    off = {"c1": Override(retry=RetryConfig(0))}
+    results = await never.execute(pair, overrides=off)
+    assert {r.call_id: r.attempts for r in results} == {"c0": 4, "c1": 1}
 
 
 @pytest.mark.req("policies.retries")
@@ -1260,6 +1289,124 @@ def test_whatever_ends_calls_nothing_is_lost_or_left_behind(
 
     with clock.installed():
         asyncio.run(run())
+
+
+KINDS = ["good", "bad", "flaky", "slow", "items", "gives_up", "wrong", "unknown"]
+WATCHERS: dict[str, dict[str, Any]] = {
+    "middleware": {"middleware": [Own()]},
+    "guard": {"guards": [CountingGuard()]},
+    "trace": {"trace": lambda _event: None},
+}
+
+
+@pytest.mark.req("layers.same")
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=8),
+    twice=st.booleans(),
+    timeout=st.sampled_from([None, 0.5, 3.0]),
+    keyed=st.booleans(),
+    caching=st.booleans(),
+    retries=st.none() | st.integers(0, 2),
+    starts=st.none() | st.integers(1, 3),
+    slots=st.none() | st.integers(1, 2),
+    threshold=st.none() | st.integers(1, 3),
+    at_once=st.none() | st.integers(1, 2),
+)
+@settings(max_examples=30)
+def test_who_only_watches_changes_nothing(
+    kinds: list[str],
+    twice: bool,
+    timeout: float | None,
+    keyed: bool,
+    caching: bool,
+    retries: int | None,
+    starts: int | None,
+    slots: int | None,
+    threshold: int | None,
+    at_once: int | None,
+) -> None:
+    """The short way of a call and the long one come to the same."""
+
+    def play(watcher: dict[str, Any]) -> Any:
+        clock = FakeClock(auto=True)
+        runs: Counter[str] = Counter()
+
+        async def good(n: int = 0) -> list[int]:
+            return [n]
+
+        async def bad(n: int = 0) -> None:
+            msg = f"bad {n}"
+            raise ConnectionError(msg)
+
+        async def flaky(n: int = 0) -> int:
+            runs["flaky"] += 1
+            await clock.sleep(0.1)
+            if runs["flaky"] % 2:
+                raise ValueError
+            return n
+
+        async def slow(n: int = 0) -> int:
+            await clock.sleep(1.5)
+            return n
+
+        async def items(n: int = 0) -> AsyncIterator[int]:
+            yield n
+            await clock.sleep(0.1)
+            yield n + 1
+
+        async def gives_up(n: int = 0) -> None:
+            raise asyncio.CancelledError
+
+        async def run() -> Any:
+            registry = create_registry(good, bad, flaky, slow, items, gives_up)
+            processor = ToolProcessor(
+                registry,
+                default_timeout=1.0,
+                max_concurrency=at_once,
+                enable_caching=caching,
+                retry_config=None
+                if retries is None
+                else RetryConfig(retries, base_delay=0.0),
+                tool_rate_limits=None if starts is None else {"*": (starts, 1.0)},
+                bulkhead_config=None
+                if slots is None
+                else BulkheadConfig(default_limit=slots),
+                circuit_breaker_config=None
+                if threshold is None
+                else BreakerConfig(failure_threshold=threshold, reset_timeout=2.0),
+                **watcher,
+            )
+            batch = [
+                ToolCall(
+                    f"c{n}",
+                    "good" if kind == "wrong" else kind,
+                    {"n": "x" if kind == "wrong" else n % 2},
+                    idempotency_key=f"k{n}" if keyed and n % 3 == 0 else None,
+                )
+                for n, kind in enumerate(kinds)
+            ]
+            found = await processor.execute(batch, timeout)
+            if twice:
+                found += await processor.execute(
+                    batch, timeout, return_order="submission"
+                )
+            stats = await processor.stats()
+            shown = [
+                (
+                    *(r.call_id, r.result, r.error, r.error_code, r.is_partial),
+                    *(r.attempts, r.cached, round(r.duration, 6)),
+                    round(r.start_time, 6),
+                )
+                for r in found
+            ]
+            return shown, stats.tools, stats.circuits, clock.monotonic()
+
+        with clock.installed():
+            return asyncio.run(run())
+
+    expected = play({})
+    for name, watcher in WATCHERS.items():
+        assert play(watcher) == expected, name
 
 
 @pytest.mark.req("limits.calls", "LM-21")
