@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         RateLimitError as RateLimitError,
         RequestTooLargeError as RequestTooLargeError,
         StateStoreError as StateStoreError,
+        StepTimeoutError as StepTimeoutError,
         StreamError as StreamError,
         ToolBlockedError as ToolBlockedError,
         ToolCancelledError as ToolCancelledError,
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
         ToolRegistrationError as ToolRegistrationError,
         ToolTimeoutError as ToolTimeoutError,
         ToolValidationError as ToolValidationError,
+        WorkflowError as WorkflowError,
     )
     from executionkit.kit import (
         Kit as Kit,
@@ -183,8 +185,18 @@ if TYPE_CHECKING:
     from executionkit.patterns.structured import (
         structured as structured,
     )
+    from executionkit.planning import (
+        Plan as Plan,
+        PlanResult as PlanResult,
+        PlanStep as PlanStep,
+        make_plan as make_plan,
+    )
     from executionkit.provider import (
         Provider as Provider,
+    )
+    from executionkit.routing import (
+        Router as Router,
+        RouteRule as RouteRule,
     )
     from executionkit.tools._bulk import (
         BatchProgress as BatchProgress,
@@ -267,7 +279,6 @@ if TYPE_CHECKING:
         parse_calls as parse_calls,
     )
     from executionkit.tools.plan_run import (
-        PlanResult as PlanResult,
         ResultOf as ResultOf,
     )
     from executionkit.tools.processor import (
@@ -307,6 +318,12 @@ if TYPE_CHECKING:
         VotingStrategy as VotingStrategy,
         thaw as thaw,
     )
+    from executionkit.workflow import (
+        Step as Step,
+        Workflow as Workflow,
+        WorkflowCheckpoint as WorkflowCheckpoint,
+        WorkflowResult as WorkflowResult,
+    )
 
 __version__ = "1.0.0"
 
@@ -345,11 +362,12 @@ _HOMES = {
         "EvaluatorError ExecutionKitError LLMError MaxIterationsError "
         "MissingExtraError NoProgressError ParserError PatternError PermanentError "
         "ProviderConnectionError ProviderError ProviderTimeoutError RateLimitError "
-        "RequestTooLargeError StateStoreError StreamError ToolBlockedError "
+        "RequestTooLargeError StateStoreError StepTimeoutError StreamError "
+        "ToolBlockedError "
         "ToolCancelledError ToolCircuitOpenError ToolExecutionError "
         "ToolIdempotencyError ToolNotFoundError ToolProcessorError "
         "ToolRateLimitedError ToolRegistrationError ToolTimeoutError "
-        "ToolValidationError"
+        "ToolValidationError WorkflowError"
     ),
     "kit": "Kit",
     "local": "LocalProvider",
@@ -364,7 +382,9 @@ _HOMES = {
     "patterns.react_loop": "react_loop",
     "patterns.refine_loop": "refine_loop",
     "patterns.structured": "structured",
+    "planning": "Plan PlanResult PlanStep make_plan",
     "provider": "Provider",
+    "routing": "RouteRule Router",
     "tools._bulk": "BatchProgress",
     "tools._dry_run": "DryRun",
     "tools._options": "ToolPolicy",
@@ -392,7 +412,7 @@ _HOMES = {
     "tools.middleware.cache": "CacheOptions",
     "tools.middleware.rate_limit": "RateLimitOptions",
     "tools.parsing": "ParsedCalls ToolCallParser parse_calls",
-    "tools.plan_run": "PlanResult ResultOf",
+    "tools.plan_run": "ResultOf",
     "tools.processor": "ToolProcessor",
     "tools.registry": "AmbiguousToolError ToolInfo ToolRegistry create_registry",
     "tools.scheduling": (
@@ -407,6 +427,7 @@ _HOMES = {
         "CheckpointCallback Evaluator PatternResult StreamingPatternResult "
         "TerminationReason TokenUsage Tool VotingStrategy thaw"
     ),
+    "workflow": "Step Workflow WorkflowCheckpoint WorkflowResult",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

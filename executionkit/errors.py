@@ -17,7 +17,9 @@ ExecutionKitError
 |  |- MaxIterationsError           the round limit was reached
 |  |  `- NoProgressError           the same rounds came again and again
 |  |- EvaluatorError               a user's evaluator or validator failed
-|  `- DeadlineExceededError        the deadline of the request leaves no time
+|  |- DeadlineExceededError        the deadline of the request leaves no time
+|  |- StepTimeoutError             an attempt at a step took longer than its limit
+|  `- WorkflowError                steps that cannot be run as given (also ValueError)
 |- ApprovalDeniedError
 |- ApprovalTimeoutError
 |- MissingExtraError               an optional package is not installed (also ImportError)
@@ -118,6 +120,7 @@ __all__ = (
     "RateLimitError",
     "RequestTooLargeError",
     "StateStoreError",
+    "StepTimeoutError",
     "StreamError",
     "ToolBlockedError",
     "ToolCancelledError",
@@ -130,6 +133,7 @@ __all__ = (
     "ToolRegistrationError",
     "ToolTimeoutError",
     "ToolValidationError",
+    "WorkflowError",
     "get_category_for_code",
     "is_retryable_category",
     "require",
@@ -261,6 +265,24 @@ class DeadlineExceededError(PatternError):
     """The deadline of the request leaves no time for the next step."""
 
     default_code = ErrorCode.DEADLINE_EXCEEDED
+
+
+class StepTimeoutError(PatternError):
+    """An attempt at a step of a workflow or a plan took longer than its `timeout`."""
+
+    default_code = ErrorCode.STEP_TIMEOUT
+
+
+class WorkflowError(PatternError, ValueError):
+    """Steps that cannot be run as they are given; nothing has been run.
+
+    One error reports all there is. `metadata` holds, for those kinds that occur,
+    `duplicate_names` and `self_dependencies` (lists of names), `unknown_dependencies`
+    (name to the names that do not exist), `cycles` (lists of members, without what only
+    waits for them), and `problems` (texts, of a plan that was parsed).
+    """
+
+    default_code = ErrorCode.CONFIGURATION_ERROR
 
 
 class ApprovalDeniedError(ExecutionKitError):

@@ -63,6 +63,8 @@ RANKS: dict[str, int] = {
     "execution": 6,
     "models": 6,
     "evals": 6,
+    "_evals": 6,
+    "_workflow": 6,
     "planning": 6,
     "routing": 6,
     "workflow": 6,
@@ -99,10 +101,13 @@ NEIGHBOURS: frozenset[tuple[str, str]] = frozenset(
     {
         ("anthropic", "_endpoint"),
         ("anthropic", "provider"),
+        ("evals", "_evals"),
         ("local", "_endpoint"),
         ("local", "_local"),
         ("local", "provider"),
+        ("planning", "_workflow"),
         ("provider", "_endpoint"),
+        ("workflow", "_workflow"),
     }
 )
 

@@ -1,0 +1,232 @@
+"""The course of one step: condition, approval, attempts, outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit._clock import get_clock
+from executionkit._threads import run_in_thread
+from executionkit._workflow.values import StepsResult
+from executionkit.approval import ApprovalRequest
+from executionkit.context import remaining_deadline
+from executionkit.cost import Budget, CostTracker, collecting_lost_cost
+from executionkit.engine.retry import RetryConfig, run_with_retry
+from executionkit.errors import (
+    ExecutionKitError,
+    PatternError,
+    StepTimeoutError,
+)
+from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.patterns.base import calling_user
+from executionkit.types import PatternResult, TokenUsage, freeze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from executionkit._workflow.values import Node
+    from executionkit.approval import ApprovalGate
+
+__all__ = ("SKIPPED", "Course", "Shared")
+
+SKIPPED: Final = object()
+"""The outcome of a step whose condition said no."""
+
+_ONCE: Final = RetryConfig(max_retries=0)
+_GRACE: Final = 1.0
+
+
+class Shared:
+    """What all steps of one run share."""
+
+    __slots__ = ("_slots", "budget", "gate", "kind", "trace", "tracker")
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        max_concurrency: int | None,
+        max_cost: TokenUsage | None,
+        gate: ApprovalGate | None,
+        trace: TraceCallback | None,
+    ) -> None:
+        self.kind = kind
+        self.tracker = CostTracker()
+        self.budget = Budget.from_usage(max_cost)
+        self.gate = gate
+        self.trace = trace
+        self._slots = (
+            None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+        )
+
+    async def enter(self) -> None:
+        """Wait for a place among the attempts that run at once."""
+        if self._slots is not None:
+            await self._slots.acquire()
+
+    def leave(self) -> None:
+        """Give the place back."""
+        if self._slots is not None:
+            self._slots.release()
+
+    def step_id(self, name: str) -> str:
+        """The id of a step: the same in every run of the same program."""
+        return f"{self.kind}:{name}"
+
+    async def tell(self, event: str, name: str, **facts: Any) -> None:
+        """Emit a trace event of a step."""
+        if self.trace is not None:
+            payload = {"step": name, "call_id": self.step_id(name), **facts}
+            kind = f"{self.kind}_{event}"
+            await emit_trace(self.trace, TraceEvent.create(kind, payload))
+
+
+class Course:
+    """One step on its way through a run.
+
+    Args:
+        node: The step.
+        shared: Of the run.
+        context: Makes the dict that the step is called with; a new one each time.
+    """
+
+    __slots__ = ("_began", "_context", "_node", "_shared", "at_work", "last_failure")
+
+    def __init__(
+        self, node: Node, shared: Shared, context: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._node = node
+        self._shared = shared
+        self._context = context
+        self._began = 0.0
+        self.at_work = False
+        """True while the function of the step runs; a run that stops lets it end."""
+        self.last_failure: Exception | None = None
+        """Of the latest attempt, while the step waits for its next one."""
+
+    async def run(self) -> Any:
+        """Go all the way; returns the frozen output, or `SKIPPED`."""
+        shared, node = self._shared, self._node
+        with collecting_lost_cost(shared.tracker.add_usage):
+            try:
+                if not await self._is_wanted():
+                    await shared.tell("skipped", node.name, reason="condition")
+                    return SKIPPED
+                await self._ask()
+                return await self._outcome()
+            except asyncio.CancelledError as exc:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                msg = f"step {node.name!r} was cancelled by something inside of it"
+                raise PatternError(msg) from exc
+
+    async def _is_wanted(self) -> bool:
+        node = self._node
+        if node.when is None:
+            return True
+        with calling_user(f"condition of step {node.name!r}"):
+            verdict: Any = node.when(self._context())
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
+            return bool(verdict)
+
+    async def _ask(self) -> None:
+        shared, node = self._shared, self._node
+        if shared.gate is not None:
+            request = ApprovalRequest(shared.kind, node.name, node.facts)
+            with calling_user(f"approval of step {node.name!r}"):
+                await shared.gate.require(request)
+
+    async def _outcome(self) -> Any:
+        # The one place where an outcome comes from: whoever records outcomes looks
+        # `step_id` up here, before anything is done.
+        shared, node = self._shared, self._node
+        clock = get_clock()
+        left = remaining_deadline()
+        deadline = None if left is None else clock.monotonic() + left
+        self._began = clock.monotonic()
+        await shared.tell("start", node.name)
+        try:
+            with calling_user(f"step {node.name!r}"):
+                output = await run_with_retry(
+                    self._attempt,
+                    node.retry or _ONCE,
+                    deadline=deadline,
+                    on_retry=self._on_retry,
+                )
+        except BaseException as exc:
+            await self._failed(exc)
+            raise
+        took = clock.monotonic() - self._began
+        await shared.tell("end", node.name, duration=took)
+        return output
+
+    async def _failed(self, exc: BaseException) -> None:
+        facts: dict[str, Any] = {"error_type": type(exc).__name__}
+        if isinstance(exc, ExecutionKitError):
+            facts["code"] = exc.code.value
+        facts["duration"] = get_clock().monotonic() - self._began
+        # The callback may be the very thing that hangs: it cannot hold up the end.
+        with suppress(TimeoutError):
+            async with get_clock().timeout(_GRACE):
+                await self._shared.tell("error", self._node.name, **facts)
+
+    async def _on_retry(self, attempt: int, exc: Exception, delay: float) -> None:
+        facts = {"attempt": attempt, "delay": delay, "error_type": type(exc).__name__}
+        await self._shared.tell("retry", self._node.name, **facts)
+
+    async def _attempt(self, _number: int) -> Any:
+        shared = self._shared
+        await shared.enter()
+        self.at_work = True
+        try:
+            shared.tracker.has_room(shared.budget)  # raises when nothing is left
+            output = await self._call_in_time()
+            self.last_failure = None
+            return self._unwrapped(output)
+        except ExecutionKitError as exc:
+            shared.tracker.add_usage(exc.cost)
+            self.last_failure = exc
+            raise
+        except Exception as exc:
+            self.last_failure = exc
+            raise
+        finally:
+            self.at_work = False
+            shared.leave()
+
+    async def _call_in_time(self) -> Any:
+        node = self._node
+        if node.timeout is None:
+            return await self._call()
+        limit = get_clock().timeout(node.timeout)
+        try:
+            async with limit:
+                return await self._call()
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise  # the step's own
+            msg = (
+                f"step {node.name!r} took longer than its `timeout` of {node.timeout}s"
+            )
+            raise StepTimeoutError(msg) from exc
+
+    async def _call(self) -> Any:
+        node = self._node
+        if node.in_thread:
+            output = await run_in_thread(node.run, self._context())
+        else:
+            output = node.run(self._context())
+        return await output if inspect.isawaitable(output) else output
+
+    def _unwrapped(self, output: Any) -> Any:
+        if isinstance(output, PatternResult):
+            self._shared.tracker.add_usage(output.cost)
+            return output.value  # frozen already
+        if isinstance(output, StepsResult):
+            self._shared.tracker.add_usage(output.cost)
+            return freeze(dict(output.outputs))
+        return freeze(output)
