@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from executionkit.calls import ToolCall, ToolResult
-from executionkit.tools._batch import BREATH, Batch, OpenCall, breathe
+from executionkit.tools._batch import BREATH, Batch, OpenCall
 from executionkit.tools._running import wait_within
 
 if TYPE_CHECKING:
@@ -33,18 +34,16 @@ class Crew(Batch):
         context: The context variables that each call gets a copy of.
     """
 
-    __slots__ = ("_desk", "_least", "_telling")
+    __slots__ = ("_desk", "_telling")
 
     def __init__(
         self, desk: Desk, open_call: OpenCall, paths: Paths, context: Context
     ) -> None:
-        gate = paths.gate
+        shop, gate = paths.shop, paths.gate
         super().__init__(
-            iter(()), open_call, _nothing, paths.shop, gate=gate, context=context
+            iter(()), open_call, _nothing, shop, gate=gate, context=context
         )
         self._desk = desk
-        # So many may stand in front of the gate: others may be inside for long.
-        self._least = 0 if gate is None else gate.resources[0].limit or 0
         self._telling: set[asyncio.Future[None]] = set()
 
     async def cancel(self) -> None:
@@ -62,19 +61,14 @@ class Crew(Batch):
             await wait_within({*left, *self._tasks}, self._shop.grace, self._shop.clock)
 
     def _waits(self) -> None:
-        gate = self._gate
-        if (
-            not self._fresh
-            and not self.is_cancelled
-            and self._desk.queue.has_ready
-            and (gate is None or gate.room > 0 or len(self._tasks) < self._least)
-        ):
-            self._hire()
+        # A worker that has not begun takes what is ready, and calls the next one.
+        if not self._fresh and self._desk.queue.has_ready:
+            super()._waits()
 
     async def _work(self) -> None:
         self._fresh -= 1
         task: Any = asyncio.current_task()
-        desk = self._desk
+        desk, spoilt = self._desk, self._shop.spoilt
         next_ready = desk.queue.next_ready
         in_a_row = 0
         while (spec := next_ready()) is not None:
@@ -87,29 +81,29 @@ class Crew(Batch):
             told = desk.tell(desk.settle(spec, result))
             if told is not None:
                 self._waits()
-                await self._told(told)
+                await self._told(told, task)
+            if spoilt and task in spoilt:
+                self._hire()
+                return
             in_a_row += 1
             if in_a_row >= BREATH:
                 in_a_row = 0
-                await breathe()
+                await self._answer(task)
             if self.is_cancelled:
                 return
             if task.cancelling():
                 await self._answer(task)
 
-    async def _told(self, told: Awaitable[None]) -> None:
+    async def _told(self, told: Awaitable[None], task: asyncio.Task[None]) -> None:
         """Wait for a callback; one that knows of a result is not cut off by a cancel."""
         inner: asyncio.Future[None] = asyncio.ensure_future(told)
         self._telling.add(inner)
-        try:
-            await asyncio.shield(inner)
-        except asyncio.CancelledError:
-            if inner.done() and not self.is_cancelled:
-                return  # the callback's own
-            await asyncio.wait({inner})
-            raise
-        finally:
-            self._telling.discard(inner)
+        self._apart.add(task)
+        while not inner.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({inner})
+        self._telling.discard(inner)
+        self._apart.discard(task)
 
 
 def _nothing(_place: int, _result: ToolResult) -> None:
