@@ -29,7 +29,9 @@ SOURCES = frozenset(
 )
 
 FIELDS = {"id", "text", "source"}
-AN_ID = re.compile(r"[A-Z]{1,3}(-[A-Z]+)?-\d+[a-z]?|[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+")
+AN_ID = re.compile(
+    r"[A-Z]{1,3}(-[A-Z]+)?-\d+[a-z]?|[a-z][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+"
+)
 
 
 def table() -> list[dict[str, Any]]:

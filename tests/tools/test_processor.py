@@ -378,7 +378,7 @@ async def test_closing_leaves_a_store_that_others_use(kind: str) -> None:
         "cache": InMemoryCache(),
         "state": open_backend("memory://"),
     }
-    shared = {"enable_caching": True, kind: store[kind]}
+    shared: dict[str, Any] = {"enable_caching": True, kind: store[kind]}
     async with ToolProcessor(tools(), **shared) as first:
         assert not (await one(first, "echo", text="a")).cached
     async with ToolProcessor(tools(), **shared) as second:
@@ -757,11 +757,12 @@ async def test_execute_takes_the_same_arguments_whatever_layers_are_on(
     processor = ToolProcessor(tools(), **options)
     batch = [ToolCall("a", "echo", {"text": "x"})]
     assert await processor.execute([]) == []
-    for more in (
+    ways: list[dict[str, Any]] = [
         {},
         {"use_cache": False},
         {"timeout": 3, "return_order": "submission"},
-    ):
+    ]
+    for more in ways:
         [result] = await processor.execute(batch, **more)
         assert (result.call_id, result.result) == ("a", "x")
 
