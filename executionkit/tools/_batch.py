@@ -118,6 +118,8 @@ class Batch:
     def start(self) -> None:
         """Let the first worker begin."""
         self._shop.batches.add(self)
+        if self._gate is not None:
+            self._gate.looks = False
         self._hire()
 
     async def run(self) -> None:

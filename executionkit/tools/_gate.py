@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
@@ -33,13 +34,15 @@ class Gate(Layer):
         clock: Measures the wait.
     """
 
-    __slots__ = ("_clock", "_desk", "_pool", "hungry", "name", "resources")
+    __slots__ = ("_clock", "_desk", "_pool", "hungry", "looks", "name", "resources")
 
     def __init__(self, name: str, limit: int, clock: Clock) -> None:
         self.name: str = name
         self._clock = clock
         self._pool = Pool(BulkheadLimitType.GLOBAL, limit)
         self._desk = Desk(clock)
+        self.looks: bool = False
+        """Whether it is about to look; a loop that ended may have left it so."""
         self.resources: tuple[Pool, ...] = (self._pool,)
         self.hungry: dict[Batch, None] = {}
         """Batches that have begun fewer calls than they could, for want of room."""
@@ -75,7 +78,14 @@ class Gate(Layer):
         self._pool.active -= 1
         if self._desk.lanes:
             self._desk.pump()
-        if self.hungry and self.room > 0:
+        if self.hungry and not self.looks:
+            # Later: who left takes the next call itself, if its call is at its end.
+            self.looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self.looks = False
+        if self.room > 0:
             hungry, self.hungry = self.hungry, {}
             for batch in hungry:
                 batch.look_again()
