@@ -446,6 +446,7 @@ async def test_skipped_calls_count_for_no_circuit(work: Work) -> None:
     outcome = await own.execute_plan([spec("good")])
     assert outcome.is_success
     stats = await own.stats()
+    assert stats.circuits is not None
     assert set(stats.circuits.values()) == {CircuitState.CLOSED}
     assert stats.tools["work"].calls == 2
 
