@@ -354,6 +354,13 @@ class TestAutomatic:
         assert worker.result() == 0.0
         assert clock.monotonic() == 1.0
 
+    async def test_two_clocks_do_not_wait_for_each_other(self) -> None:
+        first, second = FakeClock(0.0, auto=True), FakeClock(0.0, auto=True)
+        first.call_later(30.0, lambda: None)
+        async with asyncio.timeout(5):
+            await asyncio.gather(second.sleep(2.0), first.sleep(1.0))
+        assert (first.monotonic(), second.monotonic()) >= (1.0, 2.0)
+
     async def test_a_timeout_beats_a_longer_sleep(self) -> None:
         clock = FakeClock(0.0, auto=True)
         async with asyncio.timeout(5):

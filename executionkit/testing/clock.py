@@ -149,10 +149,17 @@ class FakeClock:
         loop = asyncio.get_running_loop()
         # The loop has no public "is anything ready"; without the private queue the
         # check degrades to "after every callback that is ready now".
-        if getattr(loop, "_ready", None) or self._fire_next(float("inf")):
+        waiting = any(not _is_jump(item) for item in getattr(loop, "_ready", ()))
+        if waiting or self._fire_next(float("inf")):
             loop.call_soon(self._jump_when_idle)
         elif self._watched is loop:
             self._watched = None
+
+
+def _is_jump(handle: object) -> bool:
+    """Whether it is a clock that waits for all others: two must not wait in a circle."""
+    callback = getattr(handle, "_callback", None)
+    return getattr(callback, "__func__", None) is FakeClock._jump_when_idle  # noqa: SLF001
 
 
 class _FakeTimeout(asyncio.Timeout):  # type: ignore[misc]  # final for type checkers only
