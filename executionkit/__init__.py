@@ -146,6 +146,20 @@ if TYPE_CHECKING:
         ToolValidationError as ToolValidationError,
         WorkflowError as WorkflowError,
     )
+    from executionkit.evals import (
+        ConversationScript as ConversationScript,
+        EvalCase as EvalCase,
+        EvalComparison as EvalComparison,
+        EvalProgress as EvalProgress,
+        EvalReport as EvalReport,
+        EvalResult as EvalResult,
+        EvalTrial as EvalTrial,
+        Turn as Turn,
+        compare_reports as compare_reports,
+        live_provider_from_env as live_provider_from_env,
+        run_conversation_script as run_conversation_script,
+        run_eval_suite as run_eval_suite,
+    )
     from executionkit.kit import (
         Kit as Kit,
     )
@@ -368,6 +382,11 @@ _HOMES = {
         "ToolIdempotencyError ToolNotFoundError ToolProcessorError "
         "ToolRateLimitedError ToolRegistrationError ToolTimeoutError "
         "ToolValidationError WorkflowError"
+    ),
+    "evals": (
+        "ConversationScript EvalCase EvalComparison EvalProgress EvalReport EvalResult "
+        "EvalTrial Turn compare_reports live_provider_from_env "
+        "run_conversation_script run_eval_suite"
     ),
     "kit": "Kit",
     "local": "LocalProvider",

@@ -1,0 +1,3 @@
+"""Parts of `executionkit.evals`."""
+
+from __future__ import annotations
