@@ -509,7 +509,8 @@ async def test_what_waits_for_a_pool_too_long_is_never_started(
 
 @pytest.mark.req("planrun.deadline")
 async def test_no_time_left_starts_nothing(work: Work) -> None:
-    outcome = await processor(work).execute_plan(
+    own = processor(work)
+    outcome = await own.execute_plan(
         [spec("a"), spec("b", priority=0)],
         constraints=SchedulingConstraints(deadline_ms=5, now_ms=5),
     )
@@ -518,6 +519,7 @@ async def test_no_time_left_starts_nothing(work: Work) -> None:
         "b": ErrorCode.SKIPPED_PLANNED,
     }
     assert not work.log
+    assert (await own.stats()).calls == 0  # not even guards or limits saw it
 
 
 @pytest.mark.req("planrun.deadline")

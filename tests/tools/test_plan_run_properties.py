@@ -36,7 +36,8 @@ def graphs(draw: st.DrawFn) -> list[ToolCallSpec]:
             "ms": draw(st.sampled_from([0, 0, 1, 2, 5])),
             "fails": draw(st.sampled_from([False, False, False, True])),
         }
-        if needs and draw(st.integers(0, 1)):
+        uses = draw(st.booleans())
+        if needs and uses:
             args["given"] = [ResultOf(needs[0], ("name",))]
         calls.append(
             ToolCallSpec(
