@@ -52,11 +52,6 @@ class MCPToolError(MCPError):
         if text:
             self.args = (text,)
 
-    @property
-    def retryable(self) -> bool:
-        """False: the same arguments meet the same answer."""
-        return False
-
 
 class MCPResultError(MCPError):
     """The tool's answer does not fit the schema that the server gave for it.

@@ -55,6 +55,8 @@ class HttpWire:
         self._tokens = _Tokens(server.token)
         self.trouble = ""
         """What last kept a request from being answered."""
+        self.spoilt: dict[str, str] = {}
+        """Tools that the last list had and that cannot be read, and why."""
 
     @property
     def target(self) -> Any:
@@ -130,20 +132,40 @@ class HttpWire:
         if watch is not None:
             watch.has_session = SESSION_HEADER in request.headers
         try:
+            response: Any
             if request.method == "DELETE":  # some servers never answer it
                 async with get_clock().timeout(self.options.close_timeout / 2):
                     response = await self._authorized(send, request, given)
             else:
                 response = await self._authorized(send, request, given)
+            if request.method == "POST":
+                await self._receive(response, watch)
         except Exception as exc:  # noqa: BLE001 - also what a token function raises
             return self._failed(watch, request, exc)
-        if watch is not None and request.method == "POST":
-            watch.status = response.status_code
-            watch.retry_after = _seconds(response.headers.get("retry-after"))
-            response.stream = _stream_class()(response.stream, watch)
         if self._is_sse and request.method == "POST" and response.status_code >= 400:
             self._refused(watch, response.status_code)
         return response
+
+    async def _receive(self, response: Any, watch: Watch | None) -> None:
+        """Note what came; read what is no stream, while a failure is this call's alone."""
+        if watch is not None:
+            watch.status = response.status_code
+            watch.retry_after = _seconds(response.headers.get("retry-after"))
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            if watch is not None:
+                response.stream = _stream_class()(response.stream, watch)
+            return
+        limit, held = self.options.max_message_bytes, 0
+        parts: list[bytes] = []
+        async for part in response.aiter_bytes():
+            held += len(part)
+            if held > limit:
+                await response.aclose()
+                httpx2: Any = require("httpx2", extra="mcp")
+                msg = f"the answer has more than {limit} bytes"
+                raise httpx2.ReadError(msg)
+            parts.append(part)
+        response._content = b"".join(parts)  # noqa: SLF001 - what `aread` does
 
     async def _authorized(
         self, send: Callable[..., Any], request: Any, given: Any
@@ -303,7 +325,7 @@ class _Tap:
             self._wire.ended()
             raise
 
-    @staticmethod
-    def _mended(item: Any) -> Any:
-        mend_result(getattr(getattr(item, "message", None), "result", None))
+    def _mended(self, item: Any) -> Any:
+        result = getattr(getattr(item, "message", None), "result", None)
+        mend_result(result, self._wire.spoilt)
         return item

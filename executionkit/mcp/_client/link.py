@@ -72,6 +72,8 @@ class Link:
         """Set when it is to be taken down."""
         self.changed = asyncio.Event()
         """Set when the server says that its tools are others now."""
+        self._calls = 0
+        self._is_retired = False
         self.check: Any = None
         """The SDK's check of a result against the tool's schema."""
         self.wire = self._wire(server)
@@ -100,6 +102,13 @@ class Link:
         if self.lost is None:
             self.lost = why
         self.over.set()
+
+    def retire(self, why: str) -> None:
+        """Take no new calls; end when those that run have ended, or in some seconds."""
+        if self.lost is None:
+            self.lost = why
+            self._is_retired = True
+            get_clock().call_later(self.options.close_timeout, self.over.set)
 
     async def _hear(self, message: Any) -> None:
         types: Any = require("mcp.types", extra="mcp")
@@ -135,6 +144,11 @@ class Link:
             await get_clock().sleep(pause)
             pause = min(pause * 2, 60.0)
 
+    @property
+    def spoilt(self) -> dict[str, str]:
+        """Tools that the last list had and that cannot be read, and why."""
+        return {} if self.wire is None else dict(self.wire.spoilt)
+
     async def tools(self) -> list[Any]:
         """All tools of the server, page by page.
 
@@ -143,6 +157,8 @@ class Link:
         """
         found: list[Any] = []
         seen: set[str] = set()
+        if self.wire is not None:
+            self.wire.spoilt.clear()
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
@@ -168,6 +184,7 @@ class Link:
         options = self.options
         watch = Watch(get_clock(), options.timeout, options.max_total, tell)
         token = CURRENT.set(watch)
+        self._calls += 1
         try:
             async with watch.limit:
                 # The callback is what makes the SDK send a progress token.
@@ -186,8 +203,13 @@ class Link:
         finally:
             watch.end()
             CURRENT.reset(token)
+            self._calls -= 1
+            if self._is_retired and not self._calls:
+                self.over.set()
         if result.is_error:
-            raise failures.MCPToolError(self.name, tool.name, *_said(result))
+            error = failures.MCPToolError(self.name, tool.name, *_said(result))
+            error.retries_exhausted = True  # it was answered: nothing was lost
+            raise error
         if tool.has_schema:
             await self._fits(tool, result)
         return value_of(result)
@@ -239,11 +261,11 @@ class Link:
     def _failure(self, watch: Watch, tool: RemoteTool, exc: Any) -> Exception:
         """The error for what the SDK raised: from the server, or about it."""
         status = watch.status
+        if watch.has_session and status in _NO_SESSION and exc.code != -32602:
+            self.retire(f"the server does not know the session (HTTP {status})")
+            return Gone(self.loss(None), untouched=True)
         if self.is_lost(watch):
             return self._gone(watch, tool)
-        if watch.has_session and status in _NO_SESSION and exc.code != -32602:
-            self.end(f"the server does not know the session (HTTP {status})")
-            return Gone(self.loss(None), untouched=True)
         if exc.code == _CLOSED and self._is_ours(watch):
             error = failures.lost(self.name, f"the answer was lost: {exc.message}")
             return Gone(_unsafe(error, tool), untouched=False)

@@ -36,8 +36,8 @@ class Owner:
         name: The server's name.
         server: What to connect to.
         options: Limits.
-        on_tools: Given the list of tools, at first and after each change; says whether
-            that changed anything.
+        on_tools: Given the list of tools, and those that cannot be read, at first and
+            after each change; says whether that changed anything.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Owner:
         name: str,
         server: Any,
         options: MCPOptions,
-        on_tools: Callable[[list[Any]], bool],
+        on_tools: Callable[[list[Any], dict[str, str]], bool],
     ) -> None:
         self.name: str = name
         self.link: Link | None = None
@@ -107,7 +107,7 @@ class Owner:
                 raise link.loss(None) from exc
             why = f"listing tools failed: {redact_exception_text(exc)}"
             raise MCPError(self.name, why) from exc
-        return not self.is_closing and self._on_tools(listed)
+        return not self.is_closing and self._on_tools(listed, link.spoilt)
 
     async def close(self) -> None:
         """End the connection; within `close_timeout` and a second, whatever happens."""
@@ -115,7 +115,7 @@ class Owner:
             self.is_closing = True
             self._wake.set()
             if self.link is not None:
-                self.link.over.set()
+                self.link.end("it was closed here")
             if self._handshake is not None:
                 self._handshake.fail(failures.lost(self.name, "it was closed"))
         task = self._task
@@ -138,7 +138,7 @@ class Owner:
                     await self._one_link()
         finally:
             self.is_closing = True
-            self._on_tools([])
+            self._on_tools([], {})
             self._fail_opening(failures.lost(self.name, "the connection was closed"))
 
     async def _one_link(self) -> None:
@@ -167,7 +167,7 @@ class Owner:
         try:
             async with watch.limit, link.client:
                 link.ready()
-                self._on_tools(await link.tools())
+                self._on_tools(await link.tools(), link.spoilt)
                 watch.limit.reschedule(None)
                 watch.end()
                 self._publish(link)

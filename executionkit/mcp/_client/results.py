@@ -14,14 +14,21 @@ _KINDS: Final = frozenset({"text", "image", "audio", "resource", "resource_link"
 _PLAIN: Final = frozenset({"type", "text"})
 
 
-def mend_result(result: Any) -> None:
+def mend_result(result: Any, spoilt: dict[str, str]) -> None:
     """Make an answer readable for the SDK, which refuses what it does not know.
 
     Blocks of unknown types get a stand-in that holds them; an answer of data alone gets
-    its empty content.
+    its empty content; one impossible tool does not cost the whole list.
+
+    Args:
+        result: The answer, changed in place.
+        spoilt: Gets the tools that were left out, and why.
     """
     if not isinstance(result, dict):
         return
+    tools: Any = result.get("tools")
+    if isinstance(tools, list):
+        result["tools"] = [item for item in tools if _is_tool(item, spoilt)]
     content: Any = result.get("content")
     if content is None and "structuredContent" in result:
         result["content"] = []
@@ -34,6 +41,19 @@ def mend_result(result: Any) -> None:
                 "text": f"[block of the unknown type {str(block.get('type'))[:80]!r}]",
                 "_meta": {KEPT_BLOCK: block},
             }
+
+
+def _is_tool(item: Any, spoilt: dict[str, str]) -> bool:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        spoilt["?"] = f"an entry without a name: {str(item)[:80]!r}"
+        return False
+    schema: Any = item.get("inputSchema")
+    good = isinstance(schema, dict) and schema.get("type") == "object"
+    if not good or not isinstance(schema.get("properties", {}), dict):
+        why = f"its input schema describes no object: {str(schema)[:80]}"
+        spoilt[item["name"]] = why
+        return False
+    return True
 
 
 def blocks_of(result: Any) -> list[dict[str, Any]]:

@@ -93,6 +93,8 @@ class StdioWire:
         self._is_closing = False
         self.stray = ""
         """The last line that was no message."""
+        self.spoilt: dict[str, str] = {}
+        """Tools that the last list had and that cannot be read, and why."""
 
     @property
     def target(self) -> Any:
@@ -260,7 +262,7 @@ class _Reader:
             text = line[: 4 * _MAX_STRAY].decode("utf-8", "replace").strip()
             self._wire.stray = text[:_MAX_STRAY] or self._wire.stray
             return None
-        mend_result(getattr(read, "result", None))
+        mend_result(getattr(read, "result", None), self._wire.spoilt)
         return self._message(read)
 
     async def _more(self) -> bool:

@@ -153,12 +153,18 @@ class Shelf:
         self.problems: dict[str, str] = {}
         """Tools that could not be registered, and why."""
 
-    def update(self, listed: Iterable[Any]) -> bool:
-        """Make the registry say what the server says; whether anything changed."""
-        self.problems = {}
+    def update(self, listed: Iterable[Any], spoilt: Mapping[str, str]) -> bool:
+        """Make the registry say what the server says; whether anything changed.
+
+        Args:
+            listed: The tools.
+            spoilt: Those that cannot be read, and why.
+        """
+        takes = self._selection.takes
+        self.problems = {name: why for name, why in spoilt.items() if takes(name)}
         wanted: dict[str, Any] = {}
         for item in listed:
-            if not self._selection.takes(item.name):
+            if not takes(item.name):
                 continue
             if item.name in wanted:
                 self.problems[item.name] = "the server lists two tools of that name"
