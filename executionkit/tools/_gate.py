@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Gate", "entered")
 
-_ENTERED: Final[ContextVar[tuple[Gate, ...]]] = ContextVar("gates", default=())
+_ENTERED: Final[ContextVar[tuple[Gate, ...]]] = ContextVar("gates")
 
 
 class Gate(Layer):
@@ -107,6 +107,9 @@ def entered(gates: tuple[Gate, ...], context: Context) -> tuple[Gate, ...]:
     A tool that calls tools in turn has a place already. Would its calls have to wait
     for another one, all places could be held by tools that wait for each other.
     """
-    before = context.get(_ENTERED, ())
+    before = context.get(_ENTERED)
+    if before is None:
+        context.run(_ENTERED.set, gates)
+        return ()
     context.run(_ENTERED.set, (*before, *(g for g in gates if g not in before)))
     return tuple(gate for gate in gates if gate in before)

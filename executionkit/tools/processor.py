@@ -56,6 +56,9 @@ class ToolProcessor(PlanRunner, ProcessorViews):
     only the caller's own cancellation is raised: then the tools are cancelled too, and
     awaited (a second at most; one that does not end is left behind and counted).
 
+    It serves one event loop after the other; two at once need a processor each, and a
+    second one is refused while calls run on the first.
+
     Every layer is off unless it is asked for. A switch left at None is on when options
     of its layer are given.
 

@@ -531,6 +531,30 @@ async def test_a_time_limit_in_a_tool_that_was_left_behind_ends_no_other_call() 
     await settle()
 
 
+@pytest.mark.req("T-RUN-04")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_worker_that_a_stranger_cancels_is_missed_by_the_caller(
+    way: str,
+) -> None:
+    """Fewer results than calls without an error would be taken for all of them."""
+
+    async def steps(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    processor = ToolProcessor(create_registry(steps))
+    mine = asyncio.all_tasks()
+    calls = [call("steps", n, n=n) for n in range(3)]
+    running = asyncio.ensure_future(WAYS[way](processor, calls))
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - mine - {running}:
+        if "_work" in repr(task.get_coro()):
+            task.cancel()  # before it has begun
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await assert_nothing_runs()
+
+
 # --- timeouts around, shutdowns -------------------------------------------------------
 @pytest.mark.req("T-RUN-01")
 @pytest.mark.parametrize("way", WAYS)

@@ -428,6 +428,39 @@ async def test_progress_is_told_after_each_result_and_its_errors_reach_the_calle
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.req("T-RUN-05", "T-RUN-14")
+async def test_a_shutdown_does_not_cancel_the_source() -> None:
+    more = asyncio.Event()
+    source_ended: list[str] = []
+
+    async def source() -> AsyncIterator[ToolCall]:
+        try:
+            for n in range(5):
+                yield call("waits", n)
+            await more.wait()
+            yield call("waits", 5)
+            source_ended.append("well")
+        finally:
+            source_ended.append("finally")
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    processor = ToolProcessor(create_registry(waits))
+    running = asyncio.ensure_future(taken(processor.process_batch(source())))
+    await settle()
+    await processor.close()
+    await settle()
+    assert source_ended == []
+    more.set()
+    results = await asyncio.wait_for(running, 5)
+    assert source_ended == ["well", "finally"]
+    assert [result.error for result in results] == [
+        *["Execution was cancelled"] * 5,
+        "System is shutting down",
+    ]
+
+
 @pytest.mark.req("T-RUN-14")
 async def test_a_list_that_grows_meanwhile_is_run_as_it_was_given() -> None:
     calls: list[ToolCall] = []
