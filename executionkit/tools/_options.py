@@ -210,7 +210,7 @@ def as_tuple(name: str, items: Iterable[Any] | None) -> tuple[Any, ...]:
     if items is None:
         return ()
     if not isinstance(items, Iterable) or isinstance(items, (str, bytes)):
-        msg = f"`{name}` must be a list, got {items!r}"
+        msg = f"`{name}` must be a list, got {items!r:.80}; write `{name}=[...]`"
         raise TypeError(msg)
     return tuple(items)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 
 from executionkit.tools._stats import ProcessorStats, stats_of
 from executionkit.tools.decorators import get_default_registry
+from executionkit.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from executionkit.engine.bulkhead import Bulkhead
     from executionkit.tools._core import Core
     from executionkit.tools._options import ProcessorOptions
-    from executionkit.tools.registry import ToolRegistry
     from executionkit.tools.strategies import ExecutionStrategy
 
 __all__ = ("ProcessorViews",)
@@ -24,11 +24,21 @@ class ProcessorViews(ABC):
     Args:
         registry: The tools; None = the default registry.
         options: Which layers there are.
+
+    Raises:
+        TypeError: When `registry` is none.
     """
 
     def __init__(
         self, registry: ToolRegistry | None, options: ProcessorOptions
     ) -> None:
+        given: object = registry
+        if given is not None and not isinstance(given, ToolRegistry):
+            msg = (
+                f"`registry` must be a ToolRegistry, got {type(given).__name__}; "
+                "`create_registry(...)` makes one of tools"
+            )
+            raise TypeError(msg)
         self._registry = registry
         self.options: ProcessorOptions = options
         """What the constructor's settings came to; None = that layer is off."""

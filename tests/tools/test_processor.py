@@ -44,6 +44,7 @@ from executionkit.tools.decorators import (
     reset_registry,
     tool as registered,
 )
+from executionkit.tools.guard_rules import SchemaGuard
 from executionkit.tools.guards import GuardResult, GuardVerdict
 from executionkit.tools.middleware.cache import CacheOptions
 from executionkit.tools.processor import ToolProcessor
@@ -294,6 +295,20 @@ def test_a_wrong_setting_is_refused_when_it_is_given(
 ) -> None:
     with pytest.raises(kind, match=text):
         ToolProcessor(tools(), **options)
+
+
+@pytest.mark.req("processor.checked")
+def test_what_is_no_registry_is_refused_when_it_is_given() -> None:
+    given: Any = [echo]
+    with pytest.raises(TypeError, match="must be a ToolRegistry, got list"):
+        ToolProcessor(given)
+
+
+@pytest.mark.req("processor.checked")
+def test_one_guard_alone_is_refused_with_a_hint() -> None:
+    given: Any = SchemaGuard()
+    with pytest.raises(TypeError, match=r"write `guards=\[\.\.\.\]`"):
+        ToolProcessor(tools(), guards=given)
 
 
 @pytest.mark.req("processor.checked", "T-TRAP-42")
