@@ -81,6 +81,14 @@ class Drain:
         self._room = threading.Semaphore(_MAX_UNREAD)
         self._unread: deque[Any] = deque()
         self._reader: asyncio.Task[None] | None = None
+        self._outcome: Any = None
+
+    def ended(self, outcome: Any) -> Any:
+        """In the thread: `outcome`, which nobody may want any more."""
+        self._outcome = outcome
+        if self._left:
+            self._drop()
+        return outcome
 
     def leave(self) -> None:
         """Nobody waits any more: the generator ends at its next item."""
@@ -112,9 +120,15 @@ class Drain:
     def stop_reading(self) -> None:
         """Drop what was not taken."""
         self.leave()
+        self._drop()
         self._unread.clear()
         if self._reader is not None:
             self._reader.cancel()
+
+    def _drop(self) -> None:
+        # A coroutine that is never awaited would be warned of as the tool's mistake.
+        if inspect.iscoroutine(self._outcome):
+            self._outcome.close()
 
     def _take(self, item: Any) -> None:
         if self._left:
@@ -139,8 +153,8 @@ class Drain:
 def drain(outcome: Any, box: Drain) -> Any:
     """In the thread: run what a plain function gave, when that is a generator."""
     if isinstance(outcome, Generator) and not inspect.isawaitable(outcome):
-        return box.run(outcome)
-    return outcome
+        outcome = box.run(outcome)
+    return box.ended(outcome)
 
 
 def put(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -688,6 +689,65 @@ async def test_a_tool_that_closes_its_own_processor_ends_and_so_do_the_others(
     assert work.open == 0
 
 
+# --- in the same moment ---------------------------------------------------------------
+@pytest.mark.req("T-RUN-20")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("first", ["end", "cancel"])
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_call_that_ends_when_it_is_cancelled_is_done_or_undone(
+    way: str, first: str, steps: int
+) -> None:
+    """What was done is kept where results are kept: the next caller does not repeat it."""
+    may_end = asyncio.Event()
+    runs, effects = 0, 0
+
+    async def works() -> str:
+        nonlocal runs, effects
+        runs += 1
+        await may_end.wait()
+        effects += 1
+        return "done"
+
+    processor = ToolProcessor(create_registry(works), enable_caching=True)
+    task = asyncio.ensure_future(WAYS[way](processor, [call("works")]))
+    await settle()
+    for what in ("end", "cancel") if first == "end" else ("cancel", "end"):
+        if what == "end":
+            may_end.set()
+        else:
+            task.cancel()
+        await settle(steps)
+    await asyncio.wait([task])
+    ended_before = not task.cancelled()
+    may_end.set()
+    [result] = await processor.process([call("works")])
+    assert result.result == "done"
+    assert effects == 1
+    assert result.cached is (runs == 1)
+    assert ended_before <= (first == "end")
+    assert_nothing_is_held(processor)
+
+
+@pytest.mark.req("T-RUN-20")
+@pytest.mark.parametrize("seconds", [0.1, 0.2, 0.3])
+async def test_a_call_that_ends_at_its_limit_is_in_time_or_has_no_effect(
+    auto_clock: FakeClock, seconds: float
+) -> None:
+    effects: list[float] = []
+
+    async def works() -> str:
+        await auto_clock.sleep(seconds)
+        effects.append(auto_clock.monotonic())
+        return "done"
+
+    processor = ToolProcessor(create_registry(works), None, 0.2, enable_retries=False)
+    [result] = await processor.process([call("works")])
+    await auto_clock.sleep(10)
+    assert len(effects) == result.is_success
+    if seconds != 0.2:
+        assert result.is_success is (seconds < 0.2)
+
+
 # --- threads --------------------------------------------------------------------------
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
@@ -724,6 +784,43 @@ async def test_a_cancelled_call_leaves_its_thread_and_holds_nothing(
         while strategy.abandoned:
             await asyncio.sleep(0.001)
     await assert_nothing_runs()
+
+
+@pytest.mark.req("T-RUN-06")
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_what_a_thread_gives_too_late_is_dropped_without_a_warning(
+    release: threading.Event, when: str
+) -> None:
+    began = threading.Event()
+    given: list[Any] = []
+
+    async def inner() -> None:
+        pass
+
+    def gives() -> Any:
+        began.set()
+        if when == "before":
+            release.wait(5)
+        given.append(inner())
+        return given[0]
+
+    strategy = InProcessStrategy(create_registry(gives))
+    task = asyncio.ensure_future(strategy.run([call("gives")]))
+    await settle(2)
+    assert began.wait(5)
+    if when == "after":
+        while not given:
+            pass  # the loop stands still: the thread's answer is on its way to it
+    task.cancel()
+    await asyncio.wait_for(asyncio.wait([task]), 5)
+    release.set()
+    async with asyncio.timeout(5):
+        while (
+            not given
+            or strategy.abandoned
+            or inspect.getcoroutinestate(given[0]) != (inspect.CORO_CLOSED)
+        ):
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.req("T-RUN-06")
