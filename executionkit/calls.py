@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import NoneType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from executionkit._clock import get_clock
 from executionkit._constants import MAX_PROBLEM_CHARS
@@ -50,6 +50,11 @@ class ReturnOrder(StrEnum):
 
     SUBMISSION = "submission"
     """As the calls were given."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        msg = f"`return_order` must be 'completion' or 'submission', got {value!r:.80}"
+        raise ValueError(msg)
 
 
 @sealed

@@ -392,6 +392,8 @@ class TestRenderResult:
 def test_the_orders_have_the_documented_names() -> None:
     assert ReturnOrder("completion") is ReturnOrder.COMPLETION
     assert ReturnOrder("submission") is ReturnOrder.SUBMISSION
+    with pytest.raises(ValueError, match="must be .completion. or .submission., got"):
+        ReturnOrder("random")
 
 
 def test_a_runner_is_whatever_has_its_two_methods() -> None:

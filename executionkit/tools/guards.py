@@ -58,8 +58,8 @@ class GuardChain:
     When a call is blocked, what the guards before had counted is given back.
 
     Args:
-        guards: First to last; a chain among them stands for its guards. Put what hides secrets before what cuts outputs: half a
-            secret can no longer be recognised.
+        guards: First to last; a chain among them stands for its guards. Put what hides
+            secrets before what cuts outputs: half a secret can no longer be recognised.
         enforcement: A lower level than a guard's own lowers it.
 
     Raises:
