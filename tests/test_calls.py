@@ -392,7 +392,7 @@ class TestRenderResult:
 def test_the_orders_have_the_documented_names() -> None:
     assert ReturnOrder("completion") is ReturnOrder.COMPLETION
     assert ReturnOrder("submission") is ReturnOrder.SUBMISSION
-    with pytest.raises(ValueError, match="must be .completion. or .submission., got"):
+    with pytest.raises(ValueError, match="`return_order` must be"):
         ReturnOrder("random")
 
 
