@@ -473,6 +473,33 @@ async def test_a_tool_that_cancels_its_task_and_returns_loses_no_result(
 
 
 @pytest.mark.req("T-RUN-04")
+@pytest.mark.parametrize("source", ["iterable", "async"])
+async def test_the_call_after_one_that_cancelled_its_task_runs_well(
+    source: str,
+) -> None:
+    async def own() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "own"
+
+    async def steps() -> str:
+        await asyncio.sleep(0)
+        return "steps"
+
+    calls = [call("own"), call("steps", 1), call("own", 2), call("steps", 3)]
+
+    async def one_by_one() -> AsyncIterator[ToolCall]:
+        for item in calls:
+            yield item
+
+    processor = ToolProcessor(create_registry(own, steps))
+    given = calls if source == "iterable" else one_by_one()
+    results = await taken(processor.process_batch(given, max_in_flight=1))
+    assert [result.result for result in results] == ["own", "steps", "own", "steps"]
+
+
+@pytest.mark.req("T-RUN-04")
 @pytest.mark.parametrize("kind", ["timeout", "group"])
 async def test_time_limits_and_groups_of_a_tool_work_in_it(
     auto_clock: FakeClock, kind: str
