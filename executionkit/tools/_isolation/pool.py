@@ -123,6 +123,7 @@ class Pool:
         payload = recipe.payload()
         key = self.key(payload)
         self._adopt()
+        is_last = False
         while True:
             self._check_open()
             worker = self._any() or self._start()
@@ -135,7 +136,10 @@ class Pool:
                 continue  # closed meanwhile
             worker.is_busy = True
             if key not in worker.loaded:
-                await self._load(worker, key, payload, recipe)
+                message = (key, payload, recipe.files)
+                if not await self._load(worker, message, recipe.name, is_last=is_last):
+                    is_last = True
+                    continue
             return worker
 
     def put(self, worker: WorkerProcess) -> None:
@@ -153,8 +157,8 @@ class Pool:
                 self._idle.append(worker)
                 return
             self._dismiss(worker)
-        else:
-            self.workers.discard(worker)
+        elif worker.is_reaped():
+            self.workers.discard(worker)  # else it is looked at again later
         if not self.is_closed and len(self._idle) < options.size:
             try:
                 self._idle.append(self._start())
@@ -245,12 +249,12 @@ class Pool:
 
     def _fill(self) -> None:
         self._prune()
-        while len(self.workers) < self.options.size:
+        while sum(not item.is_dead for item in self.workers) < self.options.size:
             self._idle.append(self._start())
 
     def _prune(self) -> None:
         for worker in [item for item in self.workers if item.is_dead]:
-            if worker.has_ended():
+            if worker.is_reaped():
                 self.workers.discard(worker)
         self._idle = [item for item in self._idle if not item.is_dead]
 
@@ -316,39 +320,45 @@ class Pool:
             raise WorkerStartError(msg)
 
     async def _load(
-        self, worker: WorkerProcess, key: int, payload: bytes, recipe: Recipe
-    ) -> None:
+        self, worker: WorkerProcess, message: Any, name: str, *, is_last: bool
+    ) -> bool:
+        """Have a worker import a tool.
+
+        False when it died, and may have been dying before: not the tool's fault then.
+        """
         seconds = self.options.start_seconds
         try:
-            worker.send(protocol.pack(protocol.LOAD, (key, payload, recipe.files)))
+            worker.send(protocol.pack(protocol.LOAD, message))
             async with REAL_TIME.timeout(seconds):
                 kind, value = await worker.receive()
         except TimeoutError:
             await self._discard(worker)
             msg = (
-                f"Worker process did not import tool '{recipe.name}' within "
-                f"{seconds:g}s (`worker_init_timeout`)"
+                f"Worker process did not import tool '{name}' within {seconds:g}s "
+                "(`worker_init_timeout`)"
             )
             raise WorkerStartError(msg) from None
         except OSError:
             kind, value = protocol.DIED, None
         except BaseException:
-            worker.kill()
+            await self._discard(worker)
             self.put(worker)
             raise
         if kind == protocol.LOADED:
             if len(worker.loaded) >= protocol.MAX_LOADED:
                 worker.loaded.clear()
-            worker.loaded.add(key)
-            return
+            worker.loaded.add(message[0])
+            return True
         if kind == protocol.FAIL:
             worker.is_busy = False
             self.put(worker)
-            raise _not_loaded(recipe.name, value)
+            raise _not_loaded(name, value)
         await self._discard(worker)
         self._check_open()
+        if not is_last:
+            return False
         ended = how_it_ended(worker.exit_code)
-        msg = f"Worker process did not import tool '{recipe.name}': {ended}"
+        msg = f"Worker process did not import tool '{name}': {ended}"
         raise WorkerStartError(msg)
 
     async def _discard(self, worker: WorkerProcess) -> None:

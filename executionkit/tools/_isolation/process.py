@@ -162,6 +162,13 @@ class WorkerProcess:
             self._waiter.set_result(None)
 
     def _gone(self) -> None:
+        if not self.is_dead:
+            self._say_dead()
+            if not self.is_busy:
+                self.kill()
+
+    def _say_dead(self) -> None:
+        """Nothing more will be heard of it; whoever waits for it is told."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -170,8 +177,6 @@ class WorkerProcess:
         self._tell_ready()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        if not self.is_busy:
-            self.kill()
 
     def _tell_ready(self) -> None:
         waiting, self._ready = self._ready, []
@@ -263,6 +268,10 @@ class WorkerProcess:
         except ChildProcessError:
             return True
 
+    def is_reaped(self) -> bool:
+        """Whether it has ended and nothing of it is left, not even a zombie."""
+        return self._popen.poll() is not None
+
     async def ended_within(self, seconds: float) -> bool:
         """Wait for its end, `seconds` at most."""
         due = REAL_TIME.monotonic() + seconds
@@ -310,7 +319,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL to it and its group, now; no waiting."""
-        self.is_dead = True
+        self._say_dead()
         self.signal(signal.SIGKILL)
         self._close()
         if self._popen.poll() is None:
@@ -328,8 +337,7 @@ class WorkerProcess:
 
     def dismiss(self) -> None:
         """Let it end by itself: it reads that there is nothing more to do."""
-        self.is_dead = True
-        self.detach()
+        self._say_dead()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

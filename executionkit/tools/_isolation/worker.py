@@ -320,5 +320,7 @@ def main(fd: int, lifeline: int, main_script: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.on_terminate)
     stand_in_for_main(main_script)
-    channel.send(protocol.READY, os.getpid())
-    worker.serve()
+    # The parent may close its end at any moment.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.send(protocol.READY, os.getpid())
+        worker.serve()
