@@ -70,22 +70,29 @@ class Suite:
 
     async def run(self, min_accuracy: float | None) -> EvalReport:
         """Run all trials that the budget and the deadline allow."""
-        total = len(self._cases) * self._settings.trials
-        done = 0
-        limit = self._settings.max_concurrency
         try:
-            async with aclosing(map_bounded(self._trial, self._units(), limit)) as ends:
-                async for index, ended in ends:
-                    place, number = divmod(index, self._settings.trials)
-                    result = _ended(ended)
-                    if result is not None:
-                        done += 1
-                        self._results[place][number] = result
-                        await self._tell(done, total, place, result)
+            # What cancelled trials had spent comes here as well.
+            with collecting_lost_cost(self._tracker.add_usage):
+                await self._run_trials()
         except BaseException:
             report_lost_cost(self._tracker.to_usage())
             raise
         return self._report(min_accuracy)
+
+    async def _run_trials(self) -> None:
+        trials, limit = self._settings.trials, self._settings.max_concurrency
+        done, cost = 0, TokenUsage()
+        async with aclosing(map_bounded(self._trial, self._units(), limit)) as ends:
+            async for index, ended in ends:
+                place, number = divmod(index, trials)
+                result = _ended(ended)
+                if result is None:
+                    continue
+                done += 1
+                cost += result.cost
+                self._results[place][number] = result
+                name, total = self._cases[place].name, trials * len(self._cases)
+                await self._tell(EvalProgress(done, total, name, result, cost))
 
     def _units(self) -> Iterator[tuple[int, int]]:
         for place in range(len(self._cases)):
@@ -122,15 +129,10 @@ class Suite:
             return None
         return result
 
-    async def _tell(
-        self, done: int, total: int, place: int, result: TrialResult
-    ) -> None:
+    async def _tell(self, progress: EvalProgress) -> None:
         on_progress = self._settings.on_progress
         if on_progress is None:
             return
-        progress = EvalProgress(
-            done, total, self._cases[place].name, result, self._tracker.to_usage()
-        )
         try:
             outcome = on_progress(progress)
             if inspect.isawaitable(outcome):

@@ -119,7 +119,10 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     check_int("only_first", only_first, 0)
     check_int("only_second", only_second, 0)
     total, fewer = only_first + only_second, min(only_first, only_second)
-    tail = sum(comb(total, count) for count in range(fewer + 1))
+    tail = term = 1
+    for count in range(fewer):
+        term = term * (total - count) // (count + 1)
+        tail += term
     return min(1.0, 2 * tail / (1 << total))
 
 

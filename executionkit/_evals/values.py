@@ -263,7 +263,7 @@ class EvalProgress:
 
     trial: TrialResult
     cost: TokenUsage
-    """Of all trials up to now."""
+    """Of all trials that were told up to now."""
 
 
 @sealed

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from executionkit._workflow.values import Node
     from executionkit.approval import ApprovalGate
 
-__all__ = ("SKIPPED", "Course", "Shared")
+__all__ = ("PENDING", "SKIPPED", "Course", "Shared")
+
+PENDING: Final = object()
+"""The output of a step that has none yet."""
 
 SKIPPED: Final = object()
 """The outcome of a step whose condition said no."""
@@ -41,7 +44,16 @@ _GRACE: Final = 1.0
 class Shared:
     """What all steps of one run share."""
 
-    __slots__ = ("_slots", "budget", "gate", "kind", "trace", "tracker")
+    __slots__ = (
+        "_keep_on",
+        "_slots",
+        "budget",
+        "gate",
+        "is_closed",
+        "kind",
+        "trace",
+        "tracker",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class Shared:
         *,
         max_concurrency: int | None,
         max_cost: TokenUsage | None,
+        keep_on: bool,
         gate: ApprovalGate | None,
         trace: TraceCallback | None,
     ) -> None:
@@ -57,9 +70,16 @@ class Shared:
         self.budget = Budget.from_usage(max_cost)
         self.gate = gate
         self.trace = trace
+        self._keep_on = keep_on
+        self.is_closed = False
+        """True = nothing more begins."""
         self._slots = (
             None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         )
+
+    def a_step_failed(self) -> None:
+        """Close the run at once, unless it goes on after failures."""
+        self.is_closed = self.is_closed or not self._keep_on
 
     async def enter(self) -> None:
         """Wait for a place among the attempts that run at once."""
@@ -92,7 +112,16 @@ class Course:
         context: Makes the dict that the step is called with; a new one each time.
     """
 
-    __slots__ = ("_began", "_context", "_node", "_shared", "at_work", "last_failure")
+    __slots__ = (
+        "_began",
+        "_context",
+        "_is_called_off",
+        "_node",
+        "_shared",
+        "at_work",
+        "last_failure",
+        "output",
+    )
 
     def __init__(
         self, node: Node, shared: Shared, context: Callable[[], dict[str, Any]]
@@ -100,14 +129,17 @@ class Course:
         self._node = node
         self._shared = shared
         self._context = context
-        self._began = 0.0
+        self._began: float | None = None
+        self._is_called_off = False
         self.at_work = False
         """True while the function of the step runs; a run that stops lets it end."""
         self.last_failure: Exception | None = None
         """Of the latest attempt, while the step waits for its next one."""
+        self.output: Any = PENDING
+        """What the step gave, from the moment it did; telling a sink comes after."""
 
     async def run(self) -> Any:
-        """Go all the way; returns the frozen output, or `SKIPPED`."""
+        """Go all the way; returns the output, deeply read-only, or `SKIPPED`."""
         shared, node = self._shared, self._node
         with collecting_lost_cost(shared.tracker.add_usage):
             try:
@@ -118,10 +150,16 @@ class Course:
                 return await self._outcome()
             except asyncio.CancelledError as exc:
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if self._is_called_off or (task is not None and task.cancelling()):
                     raise
+                shared.a_step_failed()
                 msg = f"step {node.name!r} was cancelled by something inside of it"
                 raise PatternError(msg) from exc
+            except Exception:
+                # Here, not when the scheduler hears of it: a place that is free now
+                # must not be taken in between.
+                shared.a_step_failed()
+                raise
 
     async def _is_wanted(self) -> bool:
         node = self._node
@@ -147,8 +185,6 @@ class Course:
         clock = get_clock()
         left = remaining_deadline()
         deadline = None if left is None else clock.monotonic() + left
-        self._began = clock.monotonic()
-        await shared.tell("start", node.name)
         try:
             with calling_user(f"step {node.name!r}"):
                 output = await run_with_retry(
@@ -157,14 +193,21 @@ class Course:
                     deadline=deadline,
                     on_retry=self._on_retry,
                 )
+        except Exception as exc:
+            shared.a_step_failed()
+            await self._failed(exc)
+            raise
         except BaseException as exc:
             await self._failed(exc)
             raise
-        took = clock.monotonic() - self._began
-        await shared.tell("end", node.name, duration=took)
+        if shared.trace is not None and self._began is not None:
+            took = clock.monotonic() - self._began
+            await shared.tell("end", node.name, duration=took)
         return output
 
     async def _failed(self, exc: BaseException) -> None:
+        if self._began is None:
+            return  # there was no start either
         facts: dict[str, Any] = {"error_type": type(exc).__name__}
         if isinstance(exc, ExecutionKitError):
             facts["code"] = exc.code.value
@@ -183,20 +226,32 @@ class Course:
         await shared.enter()
         self.at_work = True
         try:
+            if shared.is_closed:
+                self._is_called_off = True
+                raise asyncio.CancelledError
+            if self._began is None:
+                self._began = get_clock().monotonic()
+                await shared.tell("start", self._node.name)
             shared.tracker.has_room(shared.budget)  # raises when nothing is left
-            output = await self._call_in_time()
-            self.last_failure = None
-            return self._unwrapped(output)
+            return await self._booked()
+        finally:
+            self.at_work = False
+            shared.leave()
+
+    async def _booked(self) -> Any:
+        tracker = self._shared.tracker
+        try:
+            output = self._unwrapped(await self._call_in_time())
         except ExecutionKitError as exc:
-            shared.tracker.add_usage(exc.cost)
+            tracker.add_usage(exc.cost)
             self.last_failure = exc
             raise
         except Exception as exc:
             self.last_failure = exc
             raise
-        finally:
-            self.at_work = False
-            shared.leave()
+        self.last_failure = None
+        self.output = output
+        return output
 
     async def _call_in_time(self) -> Any:
         node = self._node

@@ -75,6 +75,7 @@ async def run_steps(
         kind,
         max_concurrency=request.max_concurrency,
         max_cost=request.max_cost,
+        keep_on=request.on_failure == "continue",
         gate=request.gate,
         trace=request.trace,
     )
@@ -97,7 +98,7 @@ async def run_steps(
         shared,
         context=context,
         done=request.done,
-        on_failure=request.on_failure,
+        cancel_at_work=request.on_failure == "cancel",
         save=None if checkpoint_fn is None else save,
     )
     await run.run(more_facts)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit._clock import get_clock
-from executionkit._workflow.course import SKIPPED, Course
+from executionkit._workflow.course import PENDING, Course
 from executionkit._workflow.graph import ancestors_of, queue_of
 from executionkit.patterns.base import first_of_group, spending
 from executionkit.types import thaw
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from executionkit._workflow.course import Shared
-    from executionkit._workflow.values import FailurePolicy, Node
+    from executionkit._workflow.values import Node
 
 __all__ = ("Save", "StepsRun")
 
@@ -38,7 +38,7 @@ class StepsRun:
         shared: What the steps share.
         context: The initial context.
         done: Outputs of steps that were finished in an earlier run.
-        on_failure: What the failure of a step means for the others.
+        cancel_at_work: Whether steps at work are cancelled when one has failed.
         save: Called each time a step is done, before what waits for it starts.
     """
 
@@ -49,7 +49,7 @@ class StepsRun:
         *,
         context: Mapping[str, Any],
         done: Mapping[str, Any],
-        on_failure: FailurePolicy,
+        cancel_at_work: bool,
         save: Save | None,
     ) -> None:
         self._nodes = {node.name: node for node in nodes}
@@ -57,7 +57,7 @@ class StepsRun:
         self._shared = shared
         self._initial = context
         self._done: dict[str, Any] = dict(done)
-        self._on_failure = on_failure
+        self._cancel_at_work = cancel_at_work
         self._save_fn = save
         self._saved = len(done)
         self._queue = queue_of(nodes)
@@ -131,7 +131,10 @@ class StepsRun:
 
     async def _dispatch(self) -> None:
         """Start all that can start now."""
-        while not self._is_stopping and (call := self._queue.next_ready()) is not None:
+        while (
+            not self._shared.is_closed
+            and (call := self._queue.next_ready()) is not None
+        ):
             node = self._nodes[call.call_id]
             if node.name in self._done:  # in an earlier run
                 self._queue.finish(node.name, ok=True)
@@ -139,12 +142,6 @@ class StepsRun:
                 await self._leave_out(node, "dependency")
             else:
                 self._start(node)
-
-    @property
-    def _is_stopping(self) -> bool:
-        if self._broken is not None:
-            return True
-        return bool(self._failures) and self._on_failure != "continue"
 
     def _has_all(self, node: Node) -> bool:
         return all(name in self._done for name in node.needs)
@@ -186,7 +183,7 @@ class StepsRun:
         name = self._live[task][0].name
         if self._book(task):
             await self._save()
-        if self._is_stopping:
+        if self._shared.is_closed:
             self._stop()
             return
         self._queue.finish(name, ok=True)
@@ -195,26 +192,23 @@ class StepsRun:
     def _book(self, task: asyncio.Task[Any]) -> bool:
         """Write down how a step has ended; True when there is a new output."""
         node, course = self._live.pop(task)
-        if task.cancelled():
-            # Called off before it could do anything, or between two attempts.
-            if course.last_failure is not None:
-                self._failures[node.name] = course.last_failure
-            return False
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
+        if course.output is not PENDING:  # whatever came after it
+            self._done[node.name] = course.output
+            return True
         if error is not None:
             self._failures[node.name] = error
-        elif task.result() is SKIPPED:
+        elif not task.cancelled():
             self._skipped.add(node.name)
-        else:
-            self._done[node.name] = task.result()
-            return True
+        elif course.last_failure is not None:  # called off between two attempts
+            self._failures[node.name] = course.last_failure
         return False
 
     def _stop(self) -> None:
         """Begin nothing more; what is at work ends, or is cancelled if so asked."""
         for task, (_, course) in self._live.items():
             if task not in self._called_off and (
-                self._on_failure == "cancel" or not course.at_work
+                self._cancel_at_work or not course.at_work
             ):
                 self._called_off.add(task)
                 task.cancel()
@@ -228,6 +222,7 @@ class StepsRun:
                 await outcome
         except Exception as exc:  # noqa: BLE001 - raised when no step runs any more
             self._broken = exc
+            self._shared.is_closed = True
         else:
             self._saved = len(self._done)
 
