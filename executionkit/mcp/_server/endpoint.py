@@ -154,10 +154,9 @@ class Endpoint:
             await asyncio.wait({begun, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not begun.done():
                 return False
-            if stream.answer is not None:
-                await _done(task)
+            if stream.answer is not None and (stream.count == 1 or not events):
                 return await _answer(connection, head, stream.answer, None)
-            if task.done():
+            if stream.count == 0:
                 return False
             sending = asyncio.ensure_future(_send(connection, head, stream, -1, {}))
             try:

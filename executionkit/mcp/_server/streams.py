@@ -52,6 +52,11 @@ class EventStream:
             self._add(f"id: {name}-0\nretry: {_RETRY_MS}\ndata: \n\n".encode())
 
     @property
+    def count(self) -> int:
+        """How many events there have been."""
+        return self._next
+
+    @property
     def unsent(self) -> int:
         """How many events nobody has taken yet."""
         return self._next - 1 - self._sent

@@ -182,6 +182,7 @@ class Connection:
         A connection that is closed with unread bytes takes the response with it.
         """
         left = _MAX_LINGER
+        self.writer.finish()
         try:
             async with get_clock().timeout(_LINGER_SECONDS):
                 while left > 0 and await self._fill():
@@ -310,6 +311,11 @@ class Writing:
         if self._chunked:
             self._writer.write(b"0\r\n\r\n")
             await self._writer.drain()
+
+    def finish(self) -> None:
+        """Say that nothing more is written."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write_eof()
 
     async def close(self) -> None:
         """Close the connection."""
