@@ -41,7 +41,7 @@ class Job:
         pool: Where workers come from.
     """
 
-    __slots__ = ("_frame", "_is_done", "_kept", "_pool", "_recipe", "worker")
+    __slots__ = ("_frame", "_is_done", "_kept", "_pool", "_recipe", "_taken", "worker")
 
     def __init__(self, frame: list[Any], recipe: Recipe, pool: Pool) -> None:
         self._frame = frame
@@ -49,6 +49,7 @@ class Job:
         self._pool = pool
         self._is_done = False
         self._kept: Any = None
+        self._taken = 0  # items that the worker has not been told of
         self.worker: WorkerProcess | None = None
 
     async def get_worker(self) -> None:
@@ -139,10 +140,14 @@ class Job:
             taken = request.emit(request, item)
             if taken is not None:
                 await taken
+        self._taken += 1
+        if self._taken < protocol.WINDOW // 2:
+            return
         try:
-            worker.send(protocol.pack(protocol.ACK, 1))
+            worker.send(protocol.pack(protocol.ACK, self._taken))
         except OSError:
             return  # its end is heard by the reader
+        self._taken = 0
 
     def _failure(
         self, what: str, kind: str, text: str, trace: str, pickled: bytes | None

@@ -66,7 +66,12 @@ class WorkerProcess:
 
     def __init__(self, main_script: str, env: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
-        reading, writing = os.pipe()
+        try:
+            reading, writing = os.pipe()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         try:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
@@ -330,7 +335,8 @@ class WorkerProcess:
         loop = self._loop
         if loop is not None and loop.is_running():
             self.signal(signal.SIGKILL)
-            loop.call_soon_threadsafe(self.kill)
+            with contextlib.suppress(RuntimeError):  # it is closed at this moment
+                loop.call_soon_threadsafe(self.kill)
         else:
             self._loop = None  # and its selector forgets with the descriptors
             self.kill()

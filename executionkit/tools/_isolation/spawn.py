@@ -54,7 +54,7 @@ def spawn(
         output = subprocess.DEVNULL
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
     boot = _BOOT.format(sep=os.pathsep)
-    path = os.pathsep.join(sys.path)
+    path = os.pathsep.join(map(str, sys.path))
     command = [sys.executable, *flags, "-c", boot]
     return subprocess.Popen(  # noqa: S603 # nosec B603 - this interpreter, our program
         [*command, str(fd), str(lifeline), path, main_script],

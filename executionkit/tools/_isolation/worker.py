@@ -142,6 +142,8 @@ class Worker:
         before: Any = None
         self._channel.window = protocol.WINDOW
         what = "raised"
+        # The tool of another call may have put its own in place.
+        signal.signal(signal.SIGTERM, self.on_terminate)
         try:
             self._is_at_work = True
             try:
