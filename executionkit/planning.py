@@ -105,10 +105,10 @@ class PlanStep:
             object.__setattr__(self, "depends_on", names)
 
 
+@sealed
+@dataclass(frozen=True, slots=True)
 class PlanResult(StepsResult):
     """What a plan returns: `outputs`, `cost`, and (always empty) `skipped`."""
-
-    __slots__ = ()
 
 
 class Plan:

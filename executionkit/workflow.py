@@ -176,10 +176,10 @@ CheckpointFn: TypeAlias = "Callable[[WorkflowCheckpoint], Awaitable[None] | None
 """Called with each checkpoint of a run; sync or async."""
 
 
+@sealed
+@dataclass(frozen=True, slots=True)
 class WorkflowResult(StepsResult):
     """What a workflow returns: `outputs`, `cost`, and the steps that were `skipped`."""
-
-    __slots__ = ()
 
 
 class Workflow:

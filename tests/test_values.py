@@ -42,6 +42,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
 HANDLES: dict[str, str] = {
     "executionkit.anthropic.AnthropicProvider": "open connections",
     "executionkit.provider.Provider": "open connections",
+    "executionkit.routing.RouteRule": "a provider",
     "executionkit.types.StreamingPatternResult": "a running stream",
 }
 
