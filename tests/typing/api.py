@@ -13,28 +13,45 @@ from executionkit import (
     AnthropicProvider,
     CostLimit,
     CostTracker,
+    EvalCase,
+    EvalComparison,
+    EvalReport,
+    EvalTrial,
     Kit,
     LLMProvider,
     LLMResponse,
     LocalProvider,
     MockProvider,
+    Plan,
+    PlanResult,
+    PlanStep,
     Prices,
     Provider,
     RetryConfig,
+    Router,
+    RouteRule,
+    Step,
     StreamEvent,
     StreamingProvider,
     TextDelta,
     ToolCallingProvider,
     TraceEvent,
     VotingStrategy,
+    Workflow,
+    WorkflowCheckpoint,
+    WorkflowResult,
     checked_complete,
     checked_stream,
+    compare_reports,
     consensus,
     consensus_sync,
+    live_provider_from_env,
+    make_plan,
     map_reduce,
     pipe,
     react_loop,
     refine_loop,
+    run_eval_suite,
     structured,
     structured_sync,
 )
@@ -315,3 +332,53 @@ async def patterns_of_ones_own(
     stream = await checked_stream(provider, messages, tracker, CostLimit(), None)
     assert_type(stream, StreamingPatternResult)
     assert_type(tracker.to_usage(), TokenUsage)
+
+
+async def steps(context: dict[str, Any]) -> PatternResult[str]:
+    return PatternResult(str(context))
+
+
+async def workflows() -> None:
+    workflow = Workflow([Step("a", steps), Step("b", lambda c: c["a"], ("a",))])
+    kept: list[WorkflowCheckpoint] = []
+    result = await workflow.run({"x": 1}, checkpoint_fn=kept.append, trace=watch)
+    assert_type(result, WorkflowResult)
+    assert_type(result.outputs, Mapping[str, Any])
+    assert_type(result.cost, TokenUsage)
+    assert_type(workflow.steps, tuple[Step, ...])
+    assert_type(WorkflowCheckpoint.from_dict(kept[0].to_dict()), WorkflowCheckpoint)
+    Step("a", steps, "b")  # type: ignore[arg-type]
+    Step("a", steps, timeout="1")  # type: ignore[arg-type]
+    Workflow([steps])  # type: ignore[list-item]
+    Workflow([], on_failure="ignore")  # type: ignore[arg-type]
+    await workflow.run(resume_from={})  # type: ignore[arg-type]
+
+
+async def plans(provider: Provider) -> None:
+    plan = Plan([PlanStep("a", "do it", steps)])
+    assert_type(await plan.execute(), PlanResult)
+    made = await make_plan(provider, "goal", {"a": lambda words, context: words})
+    assert_type(made, PatternResult[Plan])
+    PlanStep("a", steps)  # type: ignore[call-arg, arg-type]
+
+
+async def routes(provider: Provider) -> None:
+    rule = RouteRule("long", provider, lambda prompt, context: len(prompt) > 9)
+    router = Router(rules=[rule], fallback=Parrot())
+    assert_type(router.select("q", tier="gold"), LLMProvider)
+    assert_type(await router.match("q", {"tier": "gold"}), RouteRule | None)
+    assert_type(await router.run(consensus, "q", num_samples=3), PatternResult[str])
+    Router([rule], Parrot())  # type: ignore[call-arg]
+
+
+async def evals() -> None:
+    def run(trial: EvalTrial) -> int:
+        return trial.seed
+
+    cases = [EvalCase("a", run, lambda value: value > 0), EvalCase("b", dict, bool)]
+    report = await run_eval_suite(cases, trials=3, on_progress=print)
+    assert_type(report, EvalReport)
+    assert_type(report.interval(), tuple[float, float])
+    assert_type(compare_reports(report, report), EvalComparison)
+    assert_type(live_provider_from_env(), Provider | None)
+    await run_eval_suite(cases, trials="3")  # type: ignore[arg-type]
