@@ -807,6 +807,31 @@ async def test_a_modern_client_is_asked_by_a_result_and_comes_back() -> None:
             assert answer["error"]["code"] == -32602, changes
 
 
+@pytest.mark.req("mcp.server.ask", "mcp.server.backpressure")
+async def test_calls_that_wait_for_the_client_do_not_stop_its_answers() -> None:
+    options = ServerOptions(max_waiting=2)
+    async with Client(make(greet, options=options)) as client:
+        await client.initialize(elicitation={})
+        await client.send(*(call(number, "greet") for number in (1, 2, 3)))
+        busy = await client.answer(3)
+        assert busy["error"]["code"] == -32000
+        result = {"action": "accept", "content": {"name": "Ada"}}
+        for one in [one for one in client.seen if "method" in one]:
+            await client.send({"jsonrpc": "2.0", "id": one["id"], "result": result})
+        for number in (1, 2):
+            assert texts(await client.answer(number)) == "Hello, Ada"
+
+
+@pytest.mark.req("mcp.server.list-changed")
+async def test_a_list_that_was_not_announced_is_not_told_of() -> None:
+    server = make()
+    async with Client(server) as client:
+        await client.initialize()
+        server.add_prompt(Prompt(name="p", render=lambda: "x"))
+        await client.ask(request(1, "prompts/list"))
+        assert [one for one in client.seen if "method" in one] == []
+
+
 # --- resources, prompts, completion ---
 def shelf() -> MCPServer:
     async def late(name: str) -> bytes:

@@ -25,6 +25,8 @@ class Questions:
     """The open questions to one client."""
 
     def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        """Set while a question is open."""
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._count = 0
 
@@ -40,6 +42,7 @@ class Questions:
         name = f"ek-{self._count}"
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open[name] = future
+        self.asked.set()
         outlet.put(
             {"jsonrpc": "2.0", "id": name, "method": method, "params": dict(params)}
         )
@@ -50,6 +53,8 @@ class Questions:
             raise
         finally:
             del self._open[name]
+            if not self._open:
+                self.asked.clear()
 
     def answered(self, incoming: Incoming) -> None:
         """Take an answer; one to an unknown question is dropped."""

@@ -54,6 +54,7 @@ __all__ = ("Session",)
 
 _MAX_BATCH: Final = 100
 _MAX_URIS: Final = 1000
+_IN_USE: Final = "Invalid request: `id` is in use"
 _END_SECONDS: Final = 0.2
 _log = logging.getLogger("executionkit")
 
@@ -86,6 +87,7 @@ class Session:
         self._unwanted: set[Id] = set()
         self._questions = Questions()
         self._uris: set[str] = set()
+        self._declared: dict[str, Any] = {}
         self._closing = asyncio.Event()
 
     # --- coming in ---
@@ -193,7 +195,7 @@ class Session:
         assert incoming.id is not None  # noqa: S101 - it is a request
         core, params, name = self._core, incoming.params, incoming.method
         if incoming.id in self.running:
-            raise ProtocolError(INVALID_REQUEST, "Invalid request: `id` is in use")
+            raise ProtocolError(INVALID_REQUEST, _IN_USE)
         if is_modern(params) or name == "server/discover":
             peer = modern_peer(params)
         elif self.peer is None:
@@ -231,9 +233,10 @@ class Session:
             capabilities=able if isinstance(able, Mapping) else {},
         )
         self._core.listeners.add(self)
+        self._declared = self._core.capabilities(peer)
         result: dict[str, Any] = {
             "protocolVersion": peer.version,
-            "capabilities": self._core.capabilities(peer),
+            "capabilities": self._declared,
             "serverInfo": self._core.info(),
         }
         if self._core.instructions is not None:
@@ -278,11 +281,33 @@ class Session:
             purpose = state_purpose(incoming.method, params)
             exchange.state = self._core.unseal(purpose, params["requestState"])
         call.exchange = exchange
-        while len(self.running) >= self._core.options.max_waiting:
-            await asyncio.wait(self.running.values(), return_when="FIRST_COMPLETED")
+        await self._room()
+        if incoming.id in self.running:  # the same id came meanwhile
+            raise ProtocolError(INVALID_REQUEST, _IN_USE)
         task = asyncio.create_task(self._serve(incoming, method, call, outlet))
         self.running[incoming.id] = task
         return task
+
+    async def _room(self) -> None:
+        """Wait until another request may begin.
+
+        Raises:
+            ProtocolError: When those that run wait for the client: then nothing must
+                be waited for here, for its answers have to be read.
+        """
+        limit = self._core.options.max_waiting
+        while len(self.running) >= limit:
+            if self._questions.asked.is_set():
+                msg = f"More than {limit} requests at once"
+                raise ProtocolError(SERVER_BUSY, msg)
+            asked = asyncio.ensure_future(self._questions.asked.wait())
+            try:
+                await asyncio.wait(
+                    {asked, *self.running.values()},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                asked.cancel()
 
     async def _serve(
         self, incoming: Incoming, method: Method, call: Call, outlet: Outlet
@@ -339,7 +364,7 @@ class Session:
     # --- going out ---
     def list_changed(self, kind: str) -> None:
         """Tell the client that a list is not what it was."""
-        if self.peer is not None and kind in self._core.capabilities(self.peer):
+        if kind in self._declared:
             self._outlet.put(notification(f"notifications/{kind}/list_changed"))
 
     def resource_updated(self, uri: str) -> None:
