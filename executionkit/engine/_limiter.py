@@ -106,8 +106,8 @@ class Limiter(ABC):
         """The caller is gone and never went on."""
 
     @abstractmethod
-    def give_up(self, cost: float, now: float, since: float, /) -> None:
-        """A caller that went on at `since` did not use its permit."""
+    def give_up(self, cost: float, now: float, since: float | None, /) -> None:
+        """A caller that went on at `since` (None = unknown) did not use its permit."""
 
     @abstractmethod
     def cool_down(self, seconds: float, now: float, /) -> None:
@@ -136,7 +136,7 @@ class Limiter(ABC):
         self.check_cost(cost)
         now = self._clock.monotonic()
         if cost:
-            self.give_up(cost, now, now if since is None else since)
+            self.give_up(cost, now, since)
             self.desk.pump()
 
     def drain(self, seconds: float) -> None:

@@ -143,7 +143,7 @@ class TokenBucket(Limiter):
         full = self._capacity if self._stamp <= now else 1.0
         self._level = max(self._level, min(full, self._level + cost))
 
-    def give_up(self, cost: float, now: float, _since: float, /) -> None:
+    def give_up(self, cost: float, now: float, _since: float | None, /) -> None:
         self.put_back(cost, now)
 
     def cool_down(self, seconds: float, now: float, /) -> None:
@@ -326,14 +326,18 @@ class SlidingWindow(Limiter):
     def put_back(self, cost: float, _now: float, /) -> None:
         self._pending -= int(cost)
 
-    def give_up(self, cost: float, now: float, since: float, /) -> None:
-        if since + self._period <= now:
+    def give_up(self, cost: float, now: float, since: float | None, /) -> None:
+        if since is not None and since + self._period <= now:
             return
-        # Which start it was is not known. Without the oldest of the window instead,
-        # what is left is never earlier than the truth, so the limit holds.
         self._forget(now)
-        for _ in range(min(int(cost), len(self._stamps))):
-            self._stamps.popleft()
+        stamps = self._stamps
+        for _ in range(min(int(cost), len(stamps))):
+            if since is not None and since in stamps:
+                stamps.remove(since)
+            else:
+                # Which start it was is not known. Without the oldest of the window
+                # instead, what is left is never earlier than the truth.
+                stamps.popleft()
 
     def cool_down(self, seconds: float, now: float, /) -> None:
         self._blocked_until = max(self._blocked_until, now + seconds)

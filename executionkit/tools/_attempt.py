@@ -34,6 +34,7 @@ class AttemptPath:
         "_execute",
         "_layers",
         "_leaves",
+        "_moment",
         "_now",
         "_repeats",
         "_retry",
@@ -60,6 +61,10 @@ class AttemptPath:
         self._counts = counts or Counts()
         self._layers = parts.layers
         self._enters = tuple(layer.enter for layer in parts.layers)
+        # Where the layer stands whose gift is meant for the moment of the start.
+        self._moment = next(
+            (at for at, layer in enumerate(parts.layers) if layer.is_moment), None
+        )
         self._leaves = tuple(layer.leave for layer in reversed(parts.layers))
 
     async def _retrying(
@@ -104,15 +109,9 @@ class AttemptPath:
         self, request: ToolRequest, entered: int, waiting: Awaitable[None] | None
     ) -> Any:
         """The rest of an attempt: `waiting` first, then the layers from `entered` on."""
+        inside = _Entered(entered)
         try:
-            if waiting is not None:
-                await waiting
-                entered += 1
-            for enter in self._enters[entered:]:
-                waiting = enter(request)
-                if waiting is not None:
-                    await waiting
-                entered += 1
+            await self._enter_all(request, inside, waiting)
             self._admit(request)
             coro = self._start(request)
             try:
@@ -122,12 +121,38 @@ class AttemptPath:
             else:
                 value = await Running(request, coro, waits_for, self._shop)
         except BaseException as exc:
-            for layer in reversed(self._layers[:entered]):
+            for layer in reversed(self._layers[: inside.count]):
                 layer.leave(request, exc)
             raise
         for leave in self._leaves:
             leave(request, None)
         return value
+
+    async def _enter_all(
+        self, request: ToolRequest, inside: _Entered, waiting: Awaitable[None] | None
+    ) -> None:
+        """Enter all layers; nothing is held for the start while a layer further in waits.
+
+        When a slot is there and the permit that was given back is not, the slot is given
+        back too, and both are tried for again.
+        """
+        layers, moment = self._layers, self._moment
+        while True:
+            while waiting is not None or inside.count < len(layers):
+                if waiting is None:
+                    waiting = self._enters[inside.count](request)
+                if waiting is not None:
+                    if moment is not None and inside.count > moment:
+                        layers[moment].give_back(request)
+                    await waiting
+                    waiting = None
+                inside.count += 1
+            if moment is None or layers[moment].retake(request):
+                return
+            while inside.count > moment:
+                inside.count -= 1
+                if inside.count > moment:
+                    layers[inside.count].leave(request, None)
 
     async def _end_later(
         self, request: ToolRequest, coro: Coroutine[Any, Any, Any], waits_for: Any
@@ -155,3 +180,12 @@ class AttemptPath:
         deadline = request.deadline
         if deadline is not None and deadline <= self._now():
             raise out_of_time(request, "was not started")
+
+
+class _Entered:
+    """How many layers a call is inside of."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count

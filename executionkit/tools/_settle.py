@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ("cancelled_result", "failed_result", "unreadable_result")
 
 
-def failed_result(
+def failed_result(  # noqa: PLR0913 - the facts of a result, all by name
     call: ToolCall,
     exc: BaseException,
     *,

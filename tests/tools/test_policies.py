@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter, deque
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -1444,3 +1445,35 @@ async def test_the_order_of_results_changes_no_policy(
     assert work.peak == 1
     found = {r.call_id: (r.result, r.attempts, r.cached) for r in results}
     assert found == {"a": (3, 2, False), "b": (2, 1, False), "c": (3, 0, True)}
+
+
+@pytest.mark.req("policies.rate-limit-at-start")
+async def test_a_rate_limit_counts_starts_also_behind_a_full_bulkhead() -> None:
+    clock = FakeClock()
+    starts: list[float] = []
+    gates = [asyncio.Event() for _ in range(5)]
+
+    async def job(n: int) -> int:
+        starts.append(clock.monotonic())
+        await gates[n].wait()
+        return n
+
+    processor = ToolProcessor(
+        create_registry(job),
+        default_timeout=None,
+        tool_rate_limits={"job": (1, 1.0)},
+        bulkhead_config=BulkheadConfig(tool_limits={"job": 1}),
+        clock=clock,
+    )
+    calls = [ToolCall(str(n), "job", {"n": n}) for n in range(5)]
+    task = asyncio.create_task(processor.execute(calls))
+    for _ in range(10):
+        await clock.advance(1.0)
+    for gate in gates:
+        gate.set()
+    async with asyncio.timeout(5):
+        while not task.done():
+            await clock.advance(0.25)
+    assert [result.result for result in await task] == [0, 1, 2, 3, 4]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert min(gaps) >= 1.0, starts

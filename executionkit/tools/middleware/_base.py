@@ -130,6 +130,17 @@ class Layer:
     name: str = "layer"
     """Where it stands in `DEFAULT_ORDER`."""
 
+    is_moment: bool = False
+    """Whether what it gives is meant for the moment in which the tool begins, as a
+    permit of a rate limit is; then it has `give_back` and `retake`."""
+
+    def give_back(self, request: ToolRequest, /) -> None:
+        """`request` has to wait further in: it holds nothing meanwhile."""
+
+    def retake(self, _request: ToolRequest, /) -> bool:
+        """Have again, at once, what was given back; False when it cannot be had now."""
+        return True
+
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
         """Admit `request`.
 

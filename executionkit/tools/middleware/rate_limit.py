@@ -164,12 +164,14 @@ class RateLimitLayer(Layer):
     """Takes a permit of every window in the same moment, or waits for it.
 
     A permit that cannot be had before the deadline fails the call at once. One that was
-    had and not used, because the call ended before its tool began, is given back.
+    had and not used, because the call ended before its tool began, is given back; so is
+    one whose call has to wait for a slot, and with the slot it needs another one.
     """
 
     __slots__ = ("_clock", "_now", "windows")
 
     name = "rate_limit"
+    is_moment = True
 
     def __init__(self, windows: tuple[SlidingWindow, ...], clock: Clock) -> None:
         self.windows: tuple[SlidingWindow, ...] = windows
@@ -177,19 +179,30 @@ class RateLimitLayer(Layer):
         self._now = clock.monotonic
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
-        request.permit_time = now = self._now()
+        return None if self._take_now(request) else self._wait(request)
+
+    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        if exc is not None and not request.started:
+            self.give_back(request)
+
+    def give_back(self, request: ToolRequest, /) -> None:
+        since, request.permit_time = request.permit_time, None
+        if since is not None:
+            for window in self.windows:
+                window.refund(since=since)
+
+    def retake(self, request: ToolRequest, /) -> bool:
+        return request.permit_time is not None or self._take_now(request)
+
+    def _take_now(self, request: ToolRequest) -> bool:
+        now = self._now()
         for taken, window in enumerate(self.windows):
             if not window.start_now(now):
                 for other in self.windows[:taken]:
                     other.take_back()
-                return self._wait(request)
-        return None
-
-    def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
-        if exc is not None and not request.started:
-            since = request.permit_time
-            for window in self.windows:
-                window.refund(since=since)
+                return False
+        request.permit_time = now
+        return True
 
     def wait_time(self) -> float:
         """Seconds that a call would wait at least right now."""
