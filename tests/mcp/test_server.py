@@ -569,6 +569,29 @@ async def test_what_a_tool_says_after_its_end_is_not_sent() -> None:
         assert len(client.seen) == 23
 
 
+@pytest.mark.req("mcp.server.progress", "MC-13")
+async def test_nothing_is_said_while_the_answer_waits_to_be_taken() -> None:
+    kept: list[Any] = []
+
+    async def keep() -> str:
+        """Keeps its conversation."""
+        kept.append(current_exchange())
+        return "x" * 1000
+
+    async with Client(make(keep)) as client:
+        await client.initialize()
+        client.from_server._limit = 10
+        params = {"name": "keep", "_meta": {"progressToken": 7}}
+        await client.send(request(1, "tools/call", params))
+        async with asyncio.timeout(5):
+            while not client.from_server.size:
+                await asyncio.sleep(0)
+        before = client.from_server.size
+        kept[0].progress(1)
+        assert client.from_server.size == before
+        await client.answer(1)
+
+
 @pytest.mark.req("mcp.server.progress")
 async def test_without_a_token_there_is_no_progress() -> None:
     async with Client(make(count)) as client:

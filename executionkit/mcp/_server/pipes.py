@@ -1,7 +1,7 @@
 """The standard streams as byte streams of the event loop.
 
-Each has a thread of its own: that works for pipes, files, terminals and sockets alike,
-and changes nothing about the descriptors, which other processes may share.
+This works for pipes, files, terminals and sockets alike, and changes nothing about the
+descriptors, which other processes may share.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import stat
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -20,6 +21,7 @@ __all__ = ("PipeReader", "PipeWriter", "taken_standard_streams")
 _CHUNK: Final = 65_536
 _MAX_CHUNKS: Final = 16
 _HIGH: Final = 1024 * 1024
+_PIECE: Final = 4096
 
 
 def _wait_for(fd: int, *, write: bool) -> None:
@@ -27,8 +29,20 @@ def _wait_for(fd: int, *, write: bool) -> None:
     select.select([] if write else [fd], [fd] if write else [], [], 1.0)
 
 
+def _is_pipe(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
 class PipeReader:
-    """Reads a descriptor; the thread never holds more than a megabyte."""
+    """Reads a descriptor; holds a megabyte at most.
+
+    The event loop tells when there is something in a pipe or a socket; for anything
+    else, and where the loop cannot, a thread waits.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -36,16 +50,47 @@ class PipeReader:
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = threading.Semaphore(_MAX_CHUNKS)
         self._ended = False
-        threading.Thread(target=self._run, name="mcp-stdin", daemon=True).start()
+        self._watched = False
+        self._threaded = not (_is_pipe(fd) and self._watch())
+        if self._threaded:
+            threading.Thread(target=self._run, name="mcp-stdin", daemon=True).start()
 
     async def read(self, n: int, /) -> bytes:  # noqa: ARG002 - a chunk is small enough
         """The next bytes; none at the end."""
         if self._ended:
             return b""
+        if not self._threaded and not self._watched and self._chunks.empty():
+            self._watch()
         data = await self._chunks.get()
-        self._room.release()
+        if self._threaded:
+            self._room.release()
         self._ended = not data
         return data
+
+    def close(self) -> None:
+        """Watch the descriptor no more."""
+        if self._watched:
+            self._watched = False
+            self._loop.remove_reader(self._fd)
+
+    def _watch(self) -> bool:
+        try:
+            self._loop.add_reader(self._fd, self._ready)
+        except (NotImplementedError, OSError, ValueError):
+            return False
+        self._watched = True
+        return True
+
+    def _ready(self) -> None:
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._chunks.put_nowait(data)
+        if not data or self._chunks.qsize() >= _MAX_CHUNKS:
+            self.close()
 
     def _run(self) -> None:
         data = b"-"
@@ -65,6 +110,14 @@ class PipeReader:
                 return
 
 
+def _poller(fd: int) -> select.poll | None:
+    if not _is_pipe(fd) or not hasattr(select, "poll"):
+        return None
+    found = select.poll()
+    found.register(fd, select.POLLOUT)
+    return found
+
+
 class PipeWriter:
     """Writes a descriptor; `drain` waits while more than a megabyte is unwritten."""
 
@@ -76,6 +129,7 @@ class PipeWriter:
         self._waiting: list[bytes] = []
         self._size = 0
         self._broken = False
+        self._poll = _poller(fd)
         self._room = asyncio.Event()
         self._room.set()
         threading.Thread(target=self._run, name="mcp-stdout", daemon=True).start()
@@ -95,11 +149,29 @@ class PipeWriter:
             if self._broken:
                 msg = "nobody reads what is written"
                 raise BrokenPipeError(msg)
+            data = self._write_now(data)
+            if not data:
+                return
             self._waiting.append(data)
             self._size += len(data)
             if self._size > _HIGH:
                 self._room.clear()
             self._lock.notify()
+
+    def _write_now(self, data: bytes) -> bytes:
+        """Write a short message at once, when that cannot block; what is left of it.
+
+        A pipe that is ready takes as much in one piece, and it spares the way over the
+        thread.
+        """
+        if self._poll is None or self._size or len(data) > _PIECE:
+            return data
+        if self._poll.poll(0) != [(self._fd, select.POLLOUT)]:
+            return data
+        try:
+            return data[os.write(self._fd, data) :]
+        except OSError:
+            return data  # the thread finds out what it is
 
     async def drain(self) -> None:
         """Wait until there is room for more."""

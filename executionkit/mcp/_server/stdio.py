@@ -66,7 +66,8 @@ async def run_stdio(
         if signals:
             stack.enter_context(stopped_by_signals(stop.set))
         writer = PipeWriter(out_fd, stop.set)
-        task = asyncio.ensure_future(serve(PipeReader(in_fd), writer))
+        reader = PipeReader(in_fd)
+        task = asyncio.ensure_future(serve(reader, writer))
         waiter = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,6 +75,7 @@ async def run_stdio(
             if on_end is not None:
                 on_end()
             waiter.cancel()
+            reader.close()
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
