@@ -112,17 +112,17 @@ def _repeats(blocks: list[dict[str, Any]], data: Any) -> bool:
 
 
 def _says(text: str, value: Any) -> bool:
-    if text == value:
-        return True
+    if isinstance(value, str):
+        return text == value
     try:
         read = json.loads(text)
-        return _canonical(read) == _canonical(value)
+        # `==` takes True for 1; JSON does not.
+        return read == value and _canonical(read) == _canonical(value)
     except (ValueError, RecursionError):
         return False
 
 
 def _canonical(value: Any) -> str:
-    # `==` takes True for 1; JSON does not.
     return json.dumps(value, sort_keys=True)
 
 
