@@ -5,6 +5,18 @@
 
 from __future__ import annotations
 
+from executionkit.mcp.client import (
+    HttpServer,
+    MCPConnection,
+    MCPConnections,
+    MCPOptions,
+    MCPRequestError,
+    MCPResultError,
+    MCPToolError,
+    SseServer,
+    StdioServer,
+    add_mcp_server,
+)
 from executionkit.mcp.server import (
     Exchange,
     MCPServer,
@@ -21,12 +33,22 @@ from executionkit.mcp.server import (
 
 __all__ = (
     "Exchange",
+    "HttpServer",
+    "MCPConnection",
+    "MCPConnections",
+    "MCPOptions",
+    "MCPRequestError",
+    "MCPResultError",
     "MCPServer",
+    "MCPToolError",
     "Prompt",
     "PromptArgument",
     "ProtocolError",
     "Resource",
     "ServerOptions",
+    "SseServer",
+    "StdioServer",
+    "add_mcp_server",
     "current_exchange",
     "handle_message",
     "serve",

@@ -429,7 +429,7 @@ class TestInProcess:
         async with await add_mcp_server(create_registry(), make(), name="s") as made:
             with execution_scope(CONTEXT):
                 said = await made.call_tool("meta")
-        assert said["executionkit/context"]["X-Request-ID"] == "r-1"
+        assert said["executionkit/X-Request-ID"] == "r-1"
 
     @pytest.mark.req("mcp.client.cancellation")
     async def test_a_timeout_stops_what_runs_there(self, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
+import executionkit
 from executionkit.calls import ToolCall, ToolResult
 from executionkit.context import ExecutionContext, execution_scope
 from executionkit.engine.retry import RetryConfig
@@ -377,10 +378,9 @@ class TestContext:
             with execution_scope(context):
                 meta = json.loads(await made.value("meta"))
             assert meta["traceparent"] == TRACE
-            said = meta["executionkit/context"]
-            assert said["X-Request-ID"] == "r-1"
-            assert said["X-Tenant-ID"] == "t-1"
-            assert 50 < float(said["X-Deadline-Seconds"]) <= 60
+            assert meta["executionkit/X-Request-ID"] == "r-1"
+            assert meta["executionkit/X-Tenant-ID"] == "t-1"
+            assert 50 < float(meta["executionkit/X-Deadline-Seconds"]) <= 60
             bare = json.loads(await made.value("meta"))
             assert set(bare) <= {"progressToken"}
 
@@ -611,3 +611,66 @@ class TestClosing:
                 await execute()
             with pytest.raises(MCPConnectionError):
                 _ = made.connection.client
+
+
+OURS = '''
+import asyncio
+from executionkit.context import get_current_context
+from executionkit.mcp import current_exchange
+from executionkit.tools.registry import create_registry
+
+
+async def add(a: int, b: int = 1) -> int:
+    """Adds two integers."""
+    return a + b
+
+
+async def who() -> str:
+    """The context that came along."""
+    found = get_current_context()
+    return f"{found.request_id} {found.tenant_id} {found.remaining_time is not None}"
+
+
+async def steps(n: int) -> str:
+    """Tells how far it is."""
+    for step in range(n):
+        current_exchange().progress(step + 1, n)
+    return "done"
+
+
+async def fail() -> str:
+    """Fails."""
+    raise ValueError("no such thing")
+
+
+registry = create_registry(add, who, steps, fail)
+'''
+
+
+@pytest.mark.req("mcp.client.tools", "mcp.client.context", "mcp.client.progress")
+async def test_our_client_and_our_server_understand_each_other(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text(OURS)
+    package = Path(executionkit.__file__).parent.parent
+    path = f"{package}{os.pathsep}{tmp_path}"
+    command = ["-m", "executionkit.mcp", "--tools", "ours"]
+    server = StdioServer(sys.executable, command, {"PYTHONPATH": path})
+    registry = create_registry()
+    async with asyncio.timeout(3 * LIMIT):
+        connection = await add_mcp_server(registry, server, name="ours")
+        async with connection, ToolProcessor(registry) as processor:
+            assert connection.client.protocol_version == "2026-07-28"
+            made = Bench(registry, connection)
+            assert await made.value("add", a=2, b=40) in {42, "42"}
+            context = ExecutionContext.with_deadline(
+                60, request_id="r-1", tenant_id="t-1"
+            )
+            with execution_scope(context):
+                assert await made.value("who") == "r-1 t-1 True"
+            failed = await made.run("fail")
+            assert isinstance(failed.exception, MCPToolError)
+            assert "no such thing" in str(failed.error)
+            call = ToolCall(None, "steps", {"n": 3})
+            seen = [item async for item in processor.astream([call])]
+            told = [item.result for item in seen if item.is_partial][:3]
+            assert [item["progress"] for item in told] == [1, 2, 3]
+            await made.processor.close()

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from executionkit.mcp._client.servers import MCPOptions
     from executionkit.mcp._client.tools import RemoteTool
 
-__all__ = ("META_CONTEXT", "Gone", "Link")
+__all__ = ("META_PREFIX", "Gone", "Link")
 
-META_CONTEXT: Final = "executionkit/context"
-"""Where the context stands in the metadata of a request, as its headers say it."""
+META_PREFIX: Final = "executionkit/"
+"""Before the name of a context header, in the metadata of a request."""
+
+_W3C: Final = frozenset({"traceparent", "tracestate"})
+"""What the protocol itself has names for."""
 
 _CLOSED: Final = -32000
 _NO_SESSION: Final = frozenset({400, 404})
@@ -218,12 +221,10 @@ class Link:
         context = get_current_context() if self.options.send_context else None
         if context is None:
             return None
-        headers = context.to_headers()
-        meta: dict[str, Any] = {META_CONTEXT: headers}
-        for name in ("traceparent", "tracestate"):
-            if name in headers:
-                meta[name] = headers[name]
-        return meta
+        return {
+            name if name in _W3C else META_PREFIX + name: value
+            for name, value in context.to_headers().items()
+        }
 
     async def _fits(self, tool: RemoteTool, result: Any) -> None:
         try:
