@@ -25,6 +25,7 @@ __all__ = ("ToolSource", "context_of")
 
 _STREAMS: Final = (Kind.ASYNC_STREAM, Kind.SYNC_STREAM)
 _MAX_MESSAGE_CHARS: Final = 2000
+_PREFIX: Final = "executionkit/"
 _HEADERS: Final = frozenset(header.value.lower() for header in ContextHeader)
 
 
@@ -34,13 +35,14 @@ def context_of(
     """The context that came with a request, in `_meta` or in HTTP headers.
 
     Args:
-        meta: The request's `_meta`; its entries win.
+        meta: The request's `_meta`; its entries win. Their names are those of the
+            headers, with `executionkit/` before them or not.
         headers: The HTTP headers, names in lower case.
     """
     found = {key: value for key, value in (headers or {}).items() if key in _HEADERS}
     if isinstance(meta, Mapping):
         for key, value in meta.items():
-            name = str(key).rpartition("/")[2].lower()
+            name = str(key).removeprefix(_PREFIX).lower()
             if name in _HEADERS and isinstance(value, (str, int, float)):
                 found[name] = str(value)
     return ExecutionContext.from_headers(found) if found else None
