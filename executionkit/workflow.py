@@ -261,6 +261,7 @@ class Workflow:
                 step, before what waits for it starts. What it raises is raised as it
                 is, once the steps at work have ended.
             resume_from: Steps in its `outputs` are not run again, and its cost counts.
+                What is no step of this workflow is left out.
             max_cost: Once that much is spent no further attempt begins. It does not
                 limit a step by itself: give its patterns a `max_cost` for that.
 
@@ -297,7 +298,7 @@ class Workflow:
         )
         return WorkflowResult(ended.outputs, ended.cost, ended.skipped)
 
-    def _resumed(self, earlier: Any) -> tuple[dict[str, Any], TokenUsage]:
+    def _resumed(self, earlier: Any) -> tuple[Mapping[str, Any], TokenUsage]:
         """The outputs and the cost that a run begins with."""
         if earlier is None:
             return {}, TokenUsage()
@@ -307,9 +308,7 @@ class Workflow:
                 f"{shown(earlier)}; read data with `WorkflowCheckpoint.from_dict(...)`"
             )
             raise TypeError(msg)
-        names = {node.name for node in self._nodes}
-        done = {key: value for key, value in earlier.outputs.items() if key in names}
-        return done, earlier.cost
+        return earlier.outputs, earlier.cost
 
 
 def _snapshot(outputs: Mapping[str, Any], cost: TokenUsage) -> WorkflowCheckpoint:

@@ -166,17 +166,12 @@ class TestVerdicts:
         assert (result.passed, result.reason) == (False, "off topic")
         assert result.cost == ONE + ONE
 
-    async def test_interrupts_are_no_failures(self) -> None:
+    def test_interrupts_are_no_failures(self) -> None:
         def stop() -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            await _alone(run_eval_suite([EvalCase("a", stop, fails)]))
-
-
-async def _alone(work: Any) -> Any:
-    """In a loop of its own: an interrupt ends the loop that it meets."""
-    return await asyncio.to_thread(asyncio.run, work)
+            asyncio.run(run_eval_suite([EvalCase("a", stop, fails)]))
 
 
 @pytest.mark.req("evals.report")

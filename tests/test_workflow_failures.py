@@ -194,6 +194,18 @@ class TestFailures:
             await Workflow([Step("a", gives(1)), Step("b", boom)]).run(trace=sink)
         assert caught.value.metadata["outputs"] == {"a": 1}
 
+    async def test_a_sink_that_hangs_does_not_hold_up_a_failure(
+        self, auto_clock: FakeClock
+    ) -> None:
+        async def sink(event: TraceEvent) -> None:
+            if event.kind == "workflow_step_error":
+                await asyncio.Event().wait()
+
+        async with asyncio.timeout(5):
+            with pytest.raises(EvaluatorError):
+                await Workflow([Step("a", raises(ValueError()))]).run(trace=sink)
+        assert auto_clock.monotonic() == 1001
+
     async def test_cancel_ends_work_and_waits_for_it(self) -> None:
         worker = Worker()
 

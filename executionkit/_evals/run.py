@@ -160,7 +160,7 @@ class Suite:
             cost=self._tracker.to_usage(),
             partial=tuple(partial),
             not_run=tuple(not_run),
-            stopped=self._stopped if partial or not_run else "",
+            stopped=self._stopped,
         )
 
 

@@ -249,7 +249,6 @@ class Course:
         except Exception as exc:
             self.last_failure = exc
             raise
-        self.last_failure = None
         self.output = output
         return output
 
