@@ -294,6 +294,7 @@ if TYPE_CHECKING:
     )
     from executionkit.tools.plan_run import (
         ResultOf as ResultOf,
+        ToolPlanResult as ToolPlanResult,
     )
     from executionkit.tools.processor import (
         ToolProcessor as ToolProcessor,
@@ -318,6 +319,7 @@ if TYPE_CHECKING:
         ExecutionStrategy as ExecutionStrategy,
         InProcessStrategy as InProcessStrategy,
         IsolatedStrategy as IsolatedStrategy,
+        Sandbox as Sandbox,
         SubprocessStrategy as SubprocessStrategy,
         ToolLimits as ToolLimits,
     )
@@ -431,7 +433,7 @@ _HOMES = {
     "tools.middleware.cache": "CacheOptions",
     "tools.middleware.rate_limit": "RateLimitOptions",
     "tools.parsing": "ParsedCalls ToolCallParser parse_calls",
-    "tools.plan_run": "ResultOf",
+    "tools.plan_run": "ResultOf ToolPlanResult",
     "tools.processor": "ToolProcessor",
     "tools.registry": "AmbiguousToolError ToolInfo ToolRegistry create_registry",
     "tools.scheduling": (
@@ -439,8 +441,8 @@ _HOMES = {
         "SchedulingConstraints SkipReason ToolCallSpec ToolMetadata"
     ),
     "tools.strategies": (
-        "ExecutionStrategy InProcessStrategy IsolatedStrategy SubprocessStrategy "
-        "ToolLimits"
+        "ExecutionStrategy InProcessStrategy IsolatedStrategy Sandbox "
+        "SubprocessStrategy ToolLimits"
     ),
     "types": (
         "CheckpointCallback Evaluator PatternResult StreamingPatternResult "

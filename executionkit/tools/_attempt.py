@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.engine._attempts import Attempts
 from executionkit.errors import ToolCancelledError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = ("AttemptPath",)
+
+_MAX_ROUNDS: Final = 8
+"""How often a call tries for a slot and a permit together."""
 
 
 class AttemptPath:
@@ -137,6 +140,7 @@ class AttemptPath:
         back too, and both are tried for again.
         """
         layers, moment = self._layers, self._moment
+        rounds = 0
         while True:
             while waiting is not None or inside.count < len(layers):
                 if waiting is None:
@@ -149,10 +153,15 @@ class AttemptPath:
                 inside.count += 1
             if moment is None or layers[moment].retake(request):
                 return
-            while inside.count > moment:
-                inside.count -= 1
-                if inside.count > moment:
-                    layers[inside.count].leave(request, None)
+            rounds += 1
+            if rounds > _MAX_ROUNDS:  # enough: it keeps the slot and waits
+                waiting = self._enters[moment](request)
+                if waiting is not None:
+                    await waiting
+                return
+            for layer in reversed(layers[moment + 1 : inside.count]):
+                layer.leave(request, None)
+            inside.count = moment
 
     async def _end_later(
         self, request: ToolRequest, coro: Coroutine[Any, Any, Any], waits_for: Any

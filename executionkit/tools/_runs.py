@@ -25,6 +25,8 @@ from executionkit.context import (
     remaining_deadline,
     set_current_context,
 )
+from executionkit.engine._checks import check_number
+from executionkit.engine.retry import RetryConfig
 from executionkit.errors import BudgetExhaustedError, ToolProcessorError
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
@@ -32,10 +34,10 @@ from executionkit.tools._options import tool_retry
 from executionkit.tools._settle import failed_result, unreadable_result
 from executionkit.tools._streaming import Emitter, put
 from executionkit.tools.middleware._base import ToolRequest
+from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit.context import ExecutionContext
-    from executionkit.engine.retry import RetryConfig
     from executionkit.tools._gate import Gate
     from executionkit.tools._path import ToolPath
     from executionkit.tools._record import ToolRecord
@@ -53,6 +55,7 @@ _MAX_UNREAD: Final = 64
 _log = logging.getLogger("executionkit")
 
 
+@sealed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """What is different for one call; None = as usual."""
@@ -61,8 +64,15 @@ class Override:
     """Seconds that one attempt may run."""
 
     retry: RetryConfig | None = None
+    """How it is retried."""
 
     def __post_init__(self) -> None:
+        if self.timeout is not None:
+            check_number("timeout", self.timeout)
+        given: object = self.retry
+        if given is not None and not isinstance(given, RetryConfig):
+            msg = f"`retry` must be a RetryConfig or None, got {given!r}"
+            raise TypeError(msg)
         if self.retry is not None:
             object.__setattr__(self, "retry", tool_retry(self.retry))
 

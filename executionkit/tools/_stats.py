@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from executionkit.types import sealed
+from executionkit.backends import CacheStats
+from executionkit.engine.breaker import CircuitState
+from executionkit.engine.bulkhead import BulkheadStats
+from executionkit.engine.rate_bucket import WindowUsage
+from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
-    from executionkit.backends import CacheStats
-    from executionkit.engine.breaker import CircuitState
-    from executionkit.engine.bulkhead import BulkheadStats
-    from executionkit.engine.rate_bucket import WindowUsage
     from executionkit.tools._core import Core
 
 __all__ = ("ProcessorStats", "ToolStats", "stats_of")
@@ -56,6 +56,12 @@ class ProcessorStats:
     circuits: Mapping[str, CircuitState] | None
     rate_limits: Mapping[str, WindowUsage] | None
     bulkhead: Mapping[str, BulkheadStats] | None
+
+    def __post_init__(self) -> None:
+        for name in ("tools", "circuits", "rate_limits", "bulkhead"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, freeze_mapping(value))
 
 
 async def stats_of(core: Core) -> ProcessorStats:

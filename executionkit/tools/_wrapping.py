@@ -115,28 +115,18 @@ def registry_of(executor: Any) -> Any:
     return None
 
 
-class _ResultError(ToolProcessorError):
-    """A failed result, of which nothing but the data is left."""
-
-    def __init__(self, result: ToolResult) -> None:
-        info = result.error_info
-        assert info is not None  # noqa: S101 # nosec B101 - a failed result has one
-        super().__init__(
-            info.message, info.code, info.details, retry_after_ms=info.retry_after_ms
-        )
-        self._may_work_later = info.retryable
-
-    @property
-    def retryable(self) -> bool:
-        return self._may_work_later
-
-
 def failure_of(result: ToolResult) -> Exception | None:
     """What a result failed with; None when it is a success."""
     if result.is_success:
         return None
-    raised = result.exception
-    return raised if isinstance(raised, Exception) else _ResultError(result)
+    if isinstance(result.exception, Exception):
+        return result.exception
+    info = result.error_info
+    if info is None:
+        return ToolProcessorError(result.error or "")
+    return ToolProcessorError(
+        info.message, info.code, info.details, retry_after_ms=info.retry_after_ms
+    )
 
 
 class _Inner:

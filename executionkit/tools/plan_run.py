@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
     from executionkit.tools._core import Core
 
-__all__ = ("PlanResult", "PlanRunner", "ResultOf", "run_plan")
+__all__ = ("PlanRunner", "ResultOf", "ToolPlanResult", "run_plan")
 
 
 @sealed
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanResult:
+class ToolPlanResult:
     """What became of a plan: one result for each call, whether it ran or not."""
 
     results: Mapping[str, ToolResult]
@@ -116,7 +116,7 @@ class PlanRunner(ABC):
         continue_on_error: bool = False,
         context: ExecutionContext | None = None,
         on_result: OnResult | None = None,
-    ) -> PlanResult:
+    ) -> ToolPlanResult:
         """Run calls that depend on each other, each one as soon as it can.
 
         Every call goes through all layers of the processor. What the plan says of its
@@ -173,7 +173,7 @@ async def run_plan(
     continue_on_error: bool = False,
     context: ExecutionContext | None = None,
     on_result: OnResult | None = None,
-) -> PlanResult:
+) -> ToolPlanResult:
     """`ToolProcessor.execute_plan` for the machine behind a processor."""
     given = tuple(calls)
     current = context or get_current_context()
@@ -274,12 +274,12 @@ def _retry(core: Core, name: str, count: int) -> RetryConfig:
 
 def _outcome(
     calls: Sequence[ToolCallSpec], desk: Desk, plan: ExecutionPlan, seconds: float
-) -> PlanResult:
+) -> ToolPlanResult:
     results = desk.results
     ids = [call.call_id for call in calls]
     skipped = set(desk.queue.skipped)
     ran = [call_id for call_id in ids if call_id not in skipped]
-    return PlanResult(
+    return ToolPlanResult(
         results={call_id: results[call_id] for call_id in ids},
         succeeded=tuple([name for name in ran if results[name].error is None]),
         failed=tuple([name for name in ran if results[name].error is not None]),

@@ -17,7 +17,7 @@ from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ErrorCategory, ErrorCode, ToolProcessorError
 from executionkit.testing import FakeClock, settle
 from executionkit.tools._options import ToolPolicy
-from executionkit.tools.plan_run import PlanResult, ResultOf
+from executionkit.tools.plan_run import ResultOf, ToolPlanResult
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 from executionkit.tools.scheduling import (
@@ -103,7 +103,7 @@ def spec(
     )
 
 
-def codes(outcome: PlanResult) -> dict[str, ErrorCode | None]:
+def codes(outcome: ToolPlanResult) -> dict[str, ErrorCode | None]:
     return {name: result.error_code for name, result in outcome.results.items()}
 
 
@@ -881,7 +881,7 @@ async def test_a_plan_goes_on_when_one_who_waits_for_it_goes_away(work: Work) ->
         processor(work).execute_plan([spec("a"), spec("b", "a")])
     )
 
-    async def wait() -> PlanResult:
+    async def wait() -> ToolPlanResult:
         return await asyncio.shield(running)
 
     waiting = asyncio.ensure_future(wait())

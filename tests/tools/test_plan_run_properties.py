@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from executionkit.calls import ToolResult
 from executionkit.errors import ErrorCode
 from executionkit.testing import FakeClock, settle
-from executionkit.tools.plan_run import PlanResult, ResultOf
+from executionkit.tools.plan_run import ResultOf, ToolPlanResult
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 from executionkit.tools.scheduling import (
@@ -110,7 +110,7 @@ class Run:
     def tell(self, result: ToolResult) -> None:
         self.told.append(result.call_id)
 
-    async def start(self, **options: Any) -> PlanResult:
+    async def start(self, **options: Any) -> ToolPlanResult:
         self.clock = FakeClock(auto=True)
         own = ToolProcessor(
             create_registry(self.work), max_concurrency=self.most, clock=self.clock

@@ -13,7 +13,7 @@ from executionkit._frozen import freeze
 from executionkit.errors import ErrorCode, ToolProcessorError
 from executionkit.testing import FakeClock
 from executionkit.tools._plans.references import fill, find_references, part_of
-from executionkit.tools.plan_run import PlanResult, ResultOf
+from executionkit.tools.plan_run import ResultOf, ToolPlanResult
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 from executionkit.tools.scheduling import PlanError, ToolCallSpec
@@ -35,7 +35,7 @@ class Stubborn:
         raise RuntimeError("no copies")
 
 
-async def run(*calls: ToolCallSpec, seen: list[Any], **options: Any) -> PlanResult:
+async def run(*calls: ToolCallSpec, seen: list[Any], **options: Any) -> ToolPlanResult:
     async def give(what: str = "json") -> Any:
         if what == "fail":
             raise RuntimeError("broken")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from executionkit._frozen import freeze_mapping, sealed
+from executionkit.backends import CacheBackend
 from executionkit.backends.memory import check_ttl
+from executionkit.calls import ToolCall
 from executionkit.tools._keys import canonical
 from executionkit.tools._record import Kind
 from executionkit.tools.middleware._once import check_backend
+from executionkit.tools.middleware._store import OnError
 
 if TYPE_CHECKING:
-    from executionkit.backends import CacheBackend
-    from executionkit.calls import ToolCall
     from executionkit.tools._record import ToolRecord
-    from executionkit.tools.middleware._store import OnError
 
 __all__ = ("CacheOptions", "cacheable", "invalidate_cache", "is_cacheable")
 

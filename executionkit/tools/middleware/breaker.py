@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from executionkit.backends import BreakerBackend
 from executionkit.engine.breaker import (
     BreakerConfig,
     BreakerSnapshot,
@@ -16,15 +17,13 @@ from executionkit.errors import ToolCircuitOpenError
 from executionkit.tools._lookup import most_specific
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedBreakerLayer
-from executionkit.tools.middleware._store import check_on_error
+from executionkit.tools.middleware._store import OnError, check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.backends import BreakerBackend
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
-    from executionkit.tools.middleware._store import OnError
 
 __all__ = ("BreakerLayer", "BreakerOptions", "Breakers")
 

@@ -6,29 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from executionkit.backends import LimitRule
+from executionkit.backends import LimiterBackend, LimitRule
 from executionkit.engine._checks import check_int, check_number
 from executionkit.engine.rate_bucket import (
     PermitTimeoutError,
     SlidingWindow,
     WindowUsage,
     acquire_all,
+    try_acquire_all,
 )
 from executionkit.errors import ToolRateLimitedError
 from executionkit.tools._lookup import exact, exact_item, matching, matching_item
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedRateLayer
-from executionkit.tools.middleware._store import check_on_error
+from executionkit.tools.middleware._store import OnError, check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from executionkit._clock import Clock
-    from executionkit.backends import LimiterBackend
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
-    from executionkit.tools.middleware._store import OnError
 
 __all__ = ("RateLimitLayer", "RateLimitOptions", "RateLimits")
 
@@ -192,7 +191,13 @@ class RateLimitLayer(Layer):
                 window.refund(since=since)
 
     def retake(self, request: ToolRequest, /) -> bool:
-        return request.permit_time is not None or self._take_now(request)
+        if request.permit_time is not None or self._take_now(request):
+            return True
+        # Others wait, and perhaps for something else than what is needed here.
+        if try_acquire_all(self.windows):
+            return False
+        request.permit_time = self._now()
+        return True
 
     def _take_now(self, request: ToolRequest) -> bool:
         now = self._now()
