@@ -56,6 +56,10 @@ FUNCTIONS = (
     tools.forgets_a_task,
     tools.threads_alive,
     tools.strategy_inside,
+    tools.reach,
+    tools.bomb,
+    tools.bombs,
+    tools.plain,
 )
 
 
@@ -117,7 +121,7 @@ async def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
 def text(path: Path) -> str:
     try:
         return path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 

@@ -338,3 +338,75 @@ def strategy_inside() -> str:
         return "nested"
 
     return asyncio.run(nested())
+
+
+def reach(what: str, where: str) -> str:
+    """Tries something outside of a sandbox."""
+    if what == "read":
+        return Path(where).read_text()
+    if what == "write":
+        return str(Path(where).write_text("written"))
+    if what == "start":
+        command = [sys.executable, "-S", "-c", f"print(open({where!r}).read())"]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout
+    if what == "signal":
+        os.kill(int(where), 0)
+        return "sent"
+    import socket
+
+    kind = socket.SOCK_DGRAM if what == "udp" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as made:
+        made.settimeout(2)
+        made.connect(("127.0.0.1", int(where)))
+        made.send(b"x")
+    return "reached"
+
+
+class Bomb:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+class BombError(Exception):
+    """The same, raised."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("boom")
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def bomb(how: str, path: str) -> Any:
+    if how == "raise":
+        raise BombError(path)
+    return Bomb(path)
+
+
+def bombs(path: str) -> Iterator[Any]:
+    yield 1
+    yield Bomb(path)
+
+
+def plain() -> list[Any]:
+    import datetime as dt
+    import decimal
+
+    return [
+        1,
+        "x",
+        b"y",
+        2.5,
+        None,
+        {"a": (1,)},
+        dt.date(2026, 1, 2),
+        decimal.Decimal("1.5"),
+    ]

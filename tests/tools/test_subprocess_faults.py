@@ -132,10 +132,11 @@ def _processes_with(argument: str) -> list[int]:
 async def test_a_forked_child_with_our_socket_hides_no_crash(tmp_path: Path) -> None:
     started, effect = tmp_path / "started", tmp_path / "effect"
     async with running() as run:
-        result = await run("forks", started=str(started), effect=str(effect), after=1.0)
+        result = await run("forks", started=str(started), effect=str(effect), after=3.0)
         assert CRASHED in (result.error or "")
         assert "code 5" in (result.error or "")
         assert not text(started) or not is_alive(int(text(started)))
+        assert not effect.exists()
         assert await run.value("add", a=1, b=1) == 2
 
 

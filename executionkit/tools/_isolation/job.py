@@ -15,6 +15,7 @@ from executionkit.tools._isolation.errors import (
     WorkerCrashedError,
     WorkerStartError,
 )
+from executionkit.tools._isolation.plain import read_plain
 from executionkit.tools._running import CANCELLED
 from executionkit.tools._streaming import _kept as keep_items
 
@@ -118,7 +119,7 @@ class Job:
             self._is_done = True
             worker.size = value[5]
             worker.is_spent = value[1] == _OUT_OF_MEMORY
-            raise self._failure(*value[:5])
+            raise self._failure(worker, *value[:5])
         if kind == protocol.UNREADABLE:
             self._is_done = value[0] == protocol.DONE
             raise SerializationError(self._recipe.name, "result", text_of(value[1]))
@@ -150,7 +151,13 @@ class Job:
         self._taken = 0
 
     def _failure(
-        self, what: str, kind: str, text: str, trace: str, pickled: bytes | None
+        self,
+        worker: WorkerProcess,
+        what: str,
+        kind: str,
+        text: str,
+        trace: str,
+        pickled: bytes | None,
     ) -> Exception:
         name = self._recipe.name
         error: BaseException | None = None
@@ -160,10 +167,16 @@ class Job:
             return ToolCancelledError(CANCELLED)
         elif pickled is not None:
             try:
-                error = pickle.loads(pickled)  # noqa: S301 # nosec B301 - our own child's
+                error = _loads(pickled, plain=worker.is_fenced)
             except Exception:  # noqa: BLE001 - unpickling runs foreign code
                 error = None
         if not isinstance(error, Exception) or isinstance(error, StopIteration):
             error = RemoteToolError(name, kind, text)
         error.__cause__ = RemoteTraceback(trace)
         return error
+
+
+def _loads(pickled: bytes, *, plain: bool) -> Any:
+    if plain:
+        return read_plain(pickled)
+    return pickle.loads(pickled)  # noqa: S301 # nosec B301 - our own child's

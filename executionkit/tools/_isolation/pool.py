@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.errors import ToolCancelledError
@@ -22,40 +21,15 @@ from executionkit.tools._isolation.recipe import where_main_is
 from executionkit.tools._running import SHUT_DOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from executionkit.tools._isolation.options import PoolOptions
     from executionkit.tools._isolation.recipe import Recipe
 
-__all__ = ("Pool", "PoolOptions")
+__all__ = ("Pool",)
 
 _MAX_KEYS: Final = 1024
 _LAST_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolOptions:
-    """How workers are kept."""
-
-    size: int = 4
-    """Workers at most."""
-
-    start_seconds: float = 5.0
-    """How long a worker may take to start, and to import a tool."""
-
-    grace: float = 1.0
-    """Seconds from SIGTERM to SIGKILL."""
-
-    max_calls: int | None = None
-    """Calls after which a worker is replaced; None = never."""
-
-    max_bytes: int | None = None
-    """Resident memory above which a worker is replaced; None = never."""
-
-    is_warm: bool = False
-    """Whether all workers are started when the first one is needed."""
-
-    env: Mapping[str, str] | None = None
-    """The workers' environment; None = this process's."""
 
 
 class Pool:
@@ -157,8 +131,10 @@ class Pool:
                 self._idle.append(worker)
                 return
             self._dismiss(worker)
-        elif worker.is_reaped():
-            self.workers.discard(worker)  # else it is looked at again later
+        else:
+            worker.kill()  # it may have died between its answer and now
+            if worker.is_reaped():
+                self.workers.discard(worker)  # else it is looked at again later
         if not self.is_closed and len(self._idle) < options.size:
             try:
                 self._idle.append(self._start())
@@ -254,6 +230,8 @@ class Pool:
 
     def _prune(self) -> None:
         for worker in [item for item in self.workers if item.is_dead]:
+            if not worker.is_busy:
+                worker.kill()
             if worker.is_reaped():
                 self.workers.discard(worker)
         self._idle = [item for item in self._idle if not item.is_dead]
@@ -276,7 +254,7 @@ class Pool:
         if not self._is_guarded:
             self._guard()
         try:
-            worker = WorkerProcess(where_main_is(), self.options.env)
+            worker = WorkerProcess(where_main_is(), self.options)
         except OSError as exc:
             msg = f"Worker process could not be started: {exc}"
             raise WorkerStartError(msg, original_error=exc) from exc
@@ -314,8 +292,12 @@ class Pool:
             )
             raise WorkerStartError(msg) from None
         if not is_there:
+            heard = worker.heard()
             await self._discard(worker)
             self._check_open()
+            if heard is not None and heard[0] == protocol.REFUSED:
+                msg = f"Worker process has no sandbox: {heard[1]}"
+                raise WorkerStartError(msg)
             msg = f"Worker process did not start: {how_it_ended(worker.exit_code)}"
             raise WorkerStartError(msg)
 

@@ -17,7 +17,9 @@ from executionkit.tools._isolation.protocol import Assembler, BrokenFrameError, 
 from executionkit.tools._isolation.spawn import exit_descriptor, spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from executionkit.tools._isolation.options import PoolOptions
 
 __all__ = ("REAL_TIME", "WorkerProcess")
 
@@ -36,7 +38,7 @@ class WorkerProcess:
 
     Args:
         main_script: Where the main script is, see `where_main_is`.
-        env: Its environment; None = this process's.
+        options: How it is kept.
 
     Raises:
         OSError: When it cannot be started.
@@ -57,6 +59,7 @@ class WorkerProcess:
         "calls",
         "is_busy",
         "is_dead",
+        "is_fenced",
         "is_ready",
         "is_spent",
         "loaded",
@@ -64,7 +67,7 @@ class WorkerProcess:
         "size",
     )
 
-    def __init__(self, main_script: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, main_script: str, options: PoolOptions) -> None:
         ours, theirs = socket.socketpair()
         try:
             reading, writing = os.pipe()
@@ -76,7 +79,7 @@ class WorkerProcess:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
             ours.setblocking(False)  # noqa: FBT003 - the socket's own signature
-            self._popen = spawn(theirs.fileno(), reading, main_script, env)
+            self._popen = spawn(theirs.fileno(), reading, main_script, options)
         except BaseException:
             ours.close()
             os.close(writing)
@@ -85,6 +88,8 @@ class WorkerProcess:
             theirs.close()
             os.close(reading)
         self.pid: int = self._popen.pid
+        self.is_fenced: bool = bool(options.fence)
+        """Whether what it sends is not trusted."""
         self._socket = ours
         self._lifeline = writing
         self._exit_fd = exit_descriptor(self.pid)
@@ -159,7 +164,7 @@ class WorkerProcess:
             self._tell_ready()
             return
         try:
-            item = (frame.kind, frame.value())
+            item = (frame.kind, frame.value(plain=self.is_fenced))
         except Exception as exc:  # noqa: BLE001 - unpickling runs foreign code
             item = (protocol.UNREADABLE, (frame.kind, exc))
         self._inbox.append(item)

@@ -21,6 +21,7 @@ __all__ = (
     "LOAD",
     "LOADED",
     "READY",
+    "REFUSED",
     "UNREADABLE",
     "WINDOW",
     "Assembler",
@@ -44,6 +45,9 @@ DONE: Final = 7
 """From a worker: (value, resident bytes or 0)."""
 FAIL: Final = 8
 """From a worker: (what, type's name, text, traceback, pickled exception, bytes)."""
+
+REFUSED: Final = 9
+"""From a worker: the fence it was to have cannot be built. Value: why."""
 
 # Never sent: what the parent's side says of a worker.
 DIED: Final = 100
@@ -97,12 +101,19 @@ class Frame:
         self._body = body
         self._buffers = buffers
 
-    def value(self) -> Any:
+    def value(self, *, plain: bool = False) -> Any:
         """What was sent.
+
+        Args:
+            plain: Whether only plain data is read, nothing that could run code.
 
         Raises:
             Exception: Whatever unpickling raises: classes that are not here, and more.
         """
+        if plain:
+            from executionkit.tools._isolation.plain import read_plain
+
+            return read_plain(self._body, self._buffers)
         return pickle.loads(self._body, buffers=self._buffers)  # noqa: S301 # nosec B301 - our own child
 
 

@@ -8,14 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from executionkit.tools._isolation.options import PoolOptions
 
 __all__ = ("exit_descriptor", "spawn")
 
 _BOOT: Final = (
     "import sys; sys.path[:] = sys.argv[3].split({sep!r}); "
     "from executionkit.tools._isolation.worker import main; "
-    "main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4])"
+    "main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[4:])"
 )
 
 
@@ -34,7 +36,7 @@ def exit_descriptor(pid: int) -> int | None:
 
 
 def spawn(
-    fd: int, lifeline: int, main_script: str, env: Mapping[str, str] | None
+    fd: int, lifeline: int, main_script: str, options: PoolOptions
 ) -> subprocess.Popen[bytes]:
     """Start a worker in a session of its own.
 
@@ -42,7 +44,7 @@ def spawn(
         fd: Its end of the socket.
         lifeline: Its end of the pipe that ends with this process.
         main_script: Where the main script is, see `where_main_is`.
-        env: Its environment; None = this process's.
+        options: Its environment and its sandbox.
 
     Raises:
         OSError: When it cannot be started.
@@ -57,11 +59,11 @@ def spawn(
     path = os.pathsep.join(map(str, sys.path))
     command = [sys.executable, *flags, "-c", boot]
     return subprocess.Popen(  # noqa: S603 # nosec B603 - this interpreter, our program
-        [*command, str(fd), str(lifeline), path, main_script],
+        [*command, str(fd), str(lifeline), path, main_script, options.fence],
         stdin=subprocess.DEVNULL,
         # What tools print must not get into what this process says to others.
         stdout=output,
         pass_fds=(fd, lifeline),
         start_new_session=True,
-        env=None if env is None else dict(env),
+        env=None if options.env is None else dict(options.env),
     )

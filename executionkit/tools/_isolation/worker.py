@@ -304,13 +304,28 @@ def _tie_to_parent(fd: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(fd: int, lifeline: int, main_script: str) -> None:
+def _fence(fence: str, channel: Channel) -> bool:
+    """Build the sandbox; when that cannot be done, say so."""
+    import json
+
+    from executionkit.tools._isolation.sandbox import SandboxError, fence_in
+
+    try:
+        fence_in(*json.loads(fence))
+    except (SandboxError, OSError) as exc:
+        channel.send(protocol.REFUSED, str(exc))
+        return False
+    return True
+
+
+def main(fd: int, lifeline: int, main_script: str, fence: str) -> None:
     """Be a worker.
 
     Args:
         fd: The socket to the parent.
         lifeline: The pipe that ends when the parent does.
         main_script: Where the parent's main script is; empty = it has none.
+        fence: What the sandbox allows, as JSON; empty = there is none.
     """
     os.set_inheritable(fd, False)  # noqa: FBT003 - its signature
     os.set_inheritable(lifeline, False)  # noqa: FBT003
@@ -324,5 +339,7 @@ def main(fd: int, lifeline: int, main_script: str) -> None:
     stand_in_for_main(main_script)
     # The parent may close its end at any moment.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        if fence and not _fence(fence, channel):
+            return
         channel.send(protocol.READY, os.getpid())
         worker.serve()

@@ -10,6 +10,7 @@ from executionkit.tools.strategies.inprocess import InProcessStrategy
 if TYPE_CHECKING:
     from executionkit.tools.strategies.subprocess import (
         IsolatedStrategy,
+        Sandbox,
         SubprocessStrategy,
         ToolLimits,
     )
@@ -18,6 +19,7 @@ __all__ = (
     "ExecutionStrategy",
     "InProcessStrategy",
     "IsolatedStrategy",
+    "Sandbox",
     "SubprocessStrategy",
     "ToolLimits",
 )
@@ -25,7 +27,7 @@ __all__ = (
 
 def __getattr__(name: str) -> Any:
     # Most programs run their tools in this process, and need none of this.
-    if name in {"IsolatedStrategy", "SubprocessStrategy", "ToolLimits"}:
+    if name in {"IsolatedStrategy", "Sandbox", "SubprocessStrategy", "ToolLimits"}:
         from executionkit.tools.strategies import subprocess
 
         return getattr(subprocess, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import (
@@ -22,8 +23,10 @@ from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.tools._gate import Gate
 from executionkit.tools._isolation.layer import JOB, WorkerLayer
 from executionkit.tools._isolation.loading import find
-from executionkit.tools._isolation.pool import Pool, PoolOptions
+from executionkit.tools._isolation.options import PoolOptions
+from executionkit.tools._isolation.pool import Pool
 from executionkit.tools._isolation.recipe import Recipe
+from executionkit.tools._isolation.sandbox import Sandbox
 from executionkit.tools._isolation.signals import ChainedSignals
 from executionkit.tools._lookup import most_specific
 from executionkit.tools._path import PathParts, ToolPath
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from executionkit.tools.middleware._base import Layer, ToolRequest
     from executionkit.tools.registry import ToolRegistry
 
-__all__ = ("IsolatedStrategy", "SubprocessStrategy", "ToolLimits")
+__all__ = ("IsolatedStrategy", "Sandbox", "SubprocessStrategy", "ToolLimits")
 
 _SHUTDOWN_SECONDS: Final = 2.0
 _KILL_SECONDS: Final = 2.0
@@ -109,6 +112,8 @@ class SubprocessStrategy:
         max_worker_bytes: Resident memory above which a worker is replaced after a
             call; None = never.
         limits: Limits of the system by tool name or pattern (`"files.*"`).
+        sandbox: What tools may touch: files, network. None = all. Where the system
+            cannot fence them in, no worker starts.
         context_vars: Import paths (`"package.module:NAME"`) of `ContextVar`s that
             travel with each call. The `ExecutionContext` always does.
         env: Environment of the workers; None = that of this process.
@@ -134,6 +139,7 @@ class SubprocessStrategy:
         max_calls_per_worker: int | None = None,
         max_worker_bytes: int | None = None,
         limits: Mapping[str, ToolLimits] | None = None,
+        sandbox: Sandbox | None = None,
         context_vars: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         install_signal_handlers: bool = False,
@@ -164,6 +170,7 @@ class SubprocessStrategy:
             max_calls=_count("max_calls_per_worker", max_calls_per_worker),
             max_bytes=_count("max_worker_bytes", max_worker_bytes),
             is_warm=warm_pool,
+            fence="" if sandbox is None else _fence(sandbox),
             env=env,
         )
         self._signals: ChainedSignals | None = None
@@ -333,6 +340,10 @@ def _stopper(strategy: SubprocessStrategy) -> Callable[[], None]:
             found._pool.kill()  # noqa: SLF001 - its own
 
     return stop
+
+
+def _fence(sandbox: Sandbox) -> str:
+    return json.dumps([sandbox.read, sandbox.write, sandbox.network])
 
 
 def _variable(path: str) -> ContextVar[Any]:
