@@ -78,16 +78,16 @@ def _list(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def ancestors_of(node: Node, by_name: Mapping[str, Node]) -> set[str]:
-    """All that `node` depends on, directly or not."""
-    found: set[str] = set()
-    todo = list(node.needs)
-    while todo:
-        name = todo.pop()
-        if name not in found:
-            found.add(name)
-            todo += by_name[name].needs
-    return found
+def ancestors_of(node: Node, by_name: Mapping[str, Node]) -> list[str]:
+    """All that `node` depends on, directly or not; nearest first, each one once."""
+    found = dict.fromkeys(node.needs)
+    todo = list(found)
+    for name in todo:  # grows while it is walked
+        for other in by_name[name].needs:
+            if other not in found:
+                found[other] = None
+                todo.append(other)
+    return todo
 
 
 def longest_chain(nodes: Sequence[Node]) -> int:

@@ -53,7 +53,6 @@ class StepsRun:
         save: Save | None,
     ) -> None:
         self._nodes = {node.name: node for node in nodes}
-        self._place = {node.name: place for place, node in enumerate(nodes)}
         self._shared = shared
         self._initial = context
         self._done: dict[str, Any] = dict(done)
@@ -153,10 +152,11 @@ class StepsRun:
 
     def _start(self, node: Node) -> None:
         def context() -> dict[str, Any]:
-            needed = ancestors_of(node, self._nodes) & self._done.keys()
-            names = sorted(needed, key=self._place.__getitem__)
-            seen = {name: self._done[name] for name in names}
-            return {**thaw(dict(self._initial)), **thaw(seen)}
+            seen = thaw(dict(self._initial))
+            for other in ancestors_of(node, self._nodes):
+                if other in self._done:
+                    seen[other] = thaw(self._done[other])
+            return seen  # type: ignore[no-any-return]
 
         course = Course(node, self._shared, context)
         name = self._shared.step_id(node.name)
