@@ -51,7 +51,9 @@ async def _run(options: argparse.Namespace) -> None:
             from executionkit.mcp.http import HTTPOptions, run_http
 
             where = HTTPOptions(allowed_hosts=tuple(options.allow_host))
-            await run_http(server, options.http, where, on_end=_limit_the_end)
+            await run_http(
+                server, options.http, where, signals=True, on_end=_limit_the_end
+            )
 
 
 def _limit_the_end() -> None:

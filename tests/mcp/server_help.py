@@ -91,6 +91,10 @@ class Pipe:
         self._data.set()
 
     @property
+    def full(self) -> bool:
+        return self._size > self._limit
+
+    @property
     def size(self) -> int:
         return self._size
 

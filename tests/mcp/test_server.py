@@ -593,6 +593,60 @@ async def test_nothing_is_said_while_the_answer_waits_to_be_taken() -> None:
 
 
 @pytest.mark.req("mcp.server.progress")
+async def test_progress_that_does_not_grow_is_not_told() -> None:
+    async def odd() -> AsyncGenerator[Any]:
+        """Odd numbers."""
+        for number in (2, 1, 2, float("nan"), float("inf"), 3, "text"):
+            yield {"progress": number}
+
+    async with Client(make(odd)) as client:
+        await client.initialize()
+        params = {"name": "odd", "_meta": {"progressToken": 7}}
+        await client.ask(request(1, "tools/call", params))
+        told = [one["params"]["progress"] for one in client.seen if "params" in one]
+        assert told == [2, 3, 7]
+
+
+@pytest.mark.req("mcp.server.progress", "mcp.server.backpressure")
+async def test_a_tool_that_says_too_much_fills_no_memory() -> None:
+    async def flood() -> str:
+        """Says a lot."""
+        here = current_exchange()
+        assert here is not None
+        for _ in range(3000):
+            here.log("x" * 1000)
+        return "done"
+
+    async with Client(make(flood), limit=100_000) as client:
+        await client.initialize()
+        assert texts(await client.ask(call(1, "flood"))) == "done"
+        told = [one for one in client.seen if "method" in one]
+        # What was not taken in time was not kept; the result was.
+        assert 50 < len(told) < 200
+
+
+@pytest.mark.req("mcp.server.progress", "mcp.server.backpressure")
+async def test_a_streaming_tool_goes_on_only_as_fast_as_it_is_read() -> None:
+    made = 0
+
+    async def stream() -> AsyncGenerator[str]:
+        """A lot."""
+        nonlocal made
+        for made in range(1, 501):
+            yield f"{made}:" + "x" * 1000
+
+    async with Client(make(stream), limit=10_000) as client:
+        await client.initialize()
+        params = {"name": "stream", "_meta": {"progressToken": 7}}
+        await client.send(request(1, "tools/call", params))
+        for _ in range(3000):
+            await asyncio.sleep(0)
+        assert 5 < made < 150
+        await client.answer(1)
+        assert made == len([one for one in client.seen if "method" in one]) == 500
+
+
+@pytest.mark.req("mcp.server.progress")
 async def test_without_a_token_there_is_no_progress() -> None:
     async with Client(make(count)) as client:
         await client.initialize()
@@ -650,7 +704,10 @@ async def test_a_long_list_comes_in_pages_without_gaps_or_doubles() -> None:
             names += [tool["name"] for tool in result["tools"]]
             cursor = result.get("nextCursor")
             if turn == 0:
-                registry.remove("tool_3")  # the list changes in between
+                for gone in (3, 4, 5):  # the list changes in between
+                    registry.remove(f"tool_{gone}")
+            if turn == 1:
+                registry.remove("tool_19")  # the last one of the page
         assert cursor is None
         assert names == [f"tool_{number}" for number in range(25)]
         for bad in (5, "", "no cursor", "W10=", "é"):
@@ -992,7 +1049,8 @@ async def test_the_context_of_a_request_reaches_the_tool() -> None:
         await client.initialize()
         meta = {
             "traceparent": trace,
-            "executionkit/X-Tenant-ID": "t1", "x/X-User-ID": "u",
+            "executionkit/X-Tenant-ID": "t1",
+            "x/X-User-ID": "u",
             "traceState": 5,
             "other": [],
         }

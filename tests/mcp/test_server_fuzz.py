@@ -201,6 +201,9 @@ async def test_a_line_that_is_too_long_is_refused_and_the_next_one_served() -> N
             assert (answer["error"]["code"], answer["id"]) == (-32600, None)
             client.seen.clear()
             assert (await client.ask(request(length, "ping")))["result"] == {}
+        # It is refused, and forgotten, before its end is there.
+        await client.send_bytes(b"x" * (LIMIT + 1))
+        await client.until(lambda one: "error" in one)
 
 
 @pytest.mark.req("mcp.server.unkillable")
@@ -336,7 +339,8 @@ async def test_no_bytes_break_the_reading_of_a_request(data: bytes) -> None:
         ("POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\n", 413),
         ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
         (
-            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n"
+            "0\r\n\r\n",
             400,
         ),
         ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),

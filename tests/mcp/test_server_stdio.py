@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -238,6 +239,32 @@ def test_a_file_is_served_as_a_pipe_is(tmp_path: Path) -> None:
         )
     assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.req("mcp.server.command", "mcp.server.end")
+def test_http_is_served_from_the_command_line_until_a_signal() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "executionkit.mcp", *TOOLS, "--http", "127.0.0.1:0"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        url = process.stderr.readline().split()[-1]
+        hello = request(1, "initialize", {"protocolVersion": "2025-11-25"})
+        asked = urllib.request.Request(
+            url,
+            json.dumps(hello).encode(),
+            {"Content-Type": "application/json", "Accept": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+            assert json.load(answer)["result"]["protocolVersion"] == "2025-11-25"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.req("mcp.server.command")

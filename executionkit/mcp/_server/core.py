@@ -109,11 +109,14 @@ class Core:
         self._seen = self._versions()
         self._secret = os.urandom(32)
         self._slots: asyncio.Semaphore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def slots(self) -> asyncio.Semaphore:
         """Taken by each call while it runs."""
-        if self._slots is None:
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._loop is not loop:
+            self._loop = loop
             self._slots = asyncio.Semaphore(self.options.max_concurrency)
         return self._slots
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -52,6 +53,7 @@ class Exchange:
     __slots__ = (
         "_ask_client",
         "_done",
+        "_last",
         "_loop",
         "_outlet",
         "_thread",
@@ -90,6 +92,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._done = False
+        self._last = -math.inf
 
     # --- saying ---
     def progress(
@@ -98,12 +101,13 @@ class Exchange:
         """Tell how far the work is; nothing happens when the client did not ask.
 
         Args:
-            progress: Must grow from one call to the next.
+            progress: Grows from one call to the next; when it does not, nothing is sent.
             total: What `progress` will be in the end; None = unknown.
             message: In words; clients before 2025-03-26 do not get it.
         """
-        if self.token is None:
+        if self.token is None or not self._last < progress < math.inf:
             return
+        self._last = progress
         params: dict[str, Any] = {"progressToken": self.token, "progress": progress}
         if total is not None:
             params["total"] = total

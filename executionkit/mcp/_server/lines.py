@@ -10,6 +10,7 @@ from executionkit.mcp._server.messages import Message, encode
 __all__ = ("ByteReader", "ByteWriter", "LineOutlet", "lines")
 
 _CHUNK = 65_536
+_HIGH = 1024 * 1024
 
 
 class ByteReader(Protocol):
@@ -75,7 +76,12 @@ class LineOutlet:
     @property
     def full(self) -> bool:
         """Whether so much waits that what may be lost should not be added."""
-        return self.closed or bool(getattr(self._writer, "full", False))
+        if self.closed:
+            return True
+        transport = getattr(self._writer, "transport", None)
+        if transport is not None:
+            return bool(transport.get_write_buffer_size() > _HIGH)
+        return bool(getattr(self._writer, "full", False))
 
     def put(self, message: Message | list[Message]) -> None:
         """Write a message; when the other end is gone, it is dropped."""

@@ -168,7 +168,7 @@ class Session:
         except ProtocolError as exc:
             outlet.put(failure(incoming.id, exc))
         except Exception as exc:  # noqa: BLE001 - an answer is owed, whatever happens
-            _log.warning("%r failed: %s", incoming.method, type(exc).__name__)
+            _log.warning("%r failed: %s", incoming.method[:200], type(exc).__name__)
             outlet.put(failure(incoming.id, _internal(exc)))
         return None
 
@@ -343,7 +343,7 @@ class Session:
         except ProtocolError as exc:
             return failure(incoming.id, exc)
         except Exception as exc:  # noqa: BLE001 - an answer is owed, whatever happens
-            _log.warning("%r failed: %s", incoming.method, type(exc).__name__)
+            _log.warning("%r failed: %s", incoming.method[:200], type(exc).__name__)
             return failure(incoming.id, _internal(exc))
         return response(incoming.id, self._core.finish(result, call.peer))
 
