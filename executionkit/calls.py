@@ -16,6 +16,7 @@ from executionkit._error_base import portable
 from executionkit._error_codes import ErrorCategory, ErrorCode
 from executionkit._error_info import ErrorInfo
 from executionkit._frozen import freeze, freeze_mapping, sealed, thaw
+from executionkit._keys import idempotency_key
 from executionkit._render import render_result
 
 __all__ = (
@@ -105,6 +106,34 @@ class ToolCall:
     def tool(self) -> str:
         """Another spelling of `name`."""
         return self.name
+
+    def get_idempotency_key(self) -> str | None:
+        """SHA-256 of name, namespace and arguments, 64 hex digits; the id is left out.
+
+        None when an argument has no canonical form.
+        """
+        return idempotency_key(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The call as JSON-like data; `ToolCall.from_dict` is the way back."""
+        return {
+            "id": self.id,
+            "tool": self.name,
+            "namespace": self.namespace,
+            "arguments": thaw(self.arguments),
+            "idempotency_key": self.idempotency_key,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
+        """The call that `to_dict` wrote; other keys are left alone."""
+        return cls(
+            data.get("id"),
+            data.get("name") or data.get("tool") or "",
+            data.get("arguments"),
+            namespace=data.get("namespace") or "default",
+            idempotency_key=data.get("idempotency_key"),
+        )
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())

@@ -10,7 +10,10 @@ from executionkit.tools.decorators import get_default_registry
 from executionkit.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from executionkit.engine.bulkhead import Bulkhead
+    from collections.abc import Mapping
+
+    from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
+    from executionkit.engine.retry import RetryConfig
     from executionkit.tools._core import Core
     from executionkit.tools._options import ProcessorOptions
     from executionkit.tools.strategies import ExecutionStrategy
@@ -53,6 +56,73 @@ class ProcessorViews(ABC):
         if self._registry is None:
             self._registry = get_default_registry()
         return self._registry
+
+    @property
+    def default_timeout(self) -> float | None:
+        """Seconds that one attempt may run; None = no limit."""
+        return self.options.timeout
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """Calls at once; None = no limit."""
+        return self.options.max_concurrency
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether results are kept."""
+        return self.options.cache is not None
+
+    @property
+    def cache_ttl(self) -> float | None:
+        """Seconds that results live; None = no end, or no cache."""
+        return None if self.options.cache is None else self.options.cache.ttl
+
+    @property
+    def enable_rate_limiting(self) -> bool:
+        """Whether starts are limited."""
+        return self.options.rate_limit is not None
+
+    @property
+    def global_rate_limit(self) -> int | None:
+        """Starts of all tools together per minute; None = no limit."""
+        limits = self.options.rate_limit
+        return None if limits is None else limits.global_limit
+
+    @property
+    def tool_rate_limits(self) -> Mapping[str, tuple[int, float]]:
+        """(starts, seconds) by name."""
+        limits = self.options.rate_limit
+        return {} if limits is None else limits.tool_limits
+
+    @property
+    def enable_retries(self) -> bool:
+        """Whether failed calls are tried again."""
+        return self.options.retry is not None
+
+    @property
+    def retry_config(self) -> RetryConfig | None:
+        """How they are; None = not at all."""
+        return self.options.retry
+
+    @property
+    def max_retries(self) -> int:
+        """Attempts after the first."""
+        return 0 if self.options.retry is None else self.options.retry.max_retries
+
+    @property
+    def enable_circuit_breaker(self) -> bool:
+        """Whether there are circuit breakers."""
+        return self.options.breaker is not None
+
+    @property
+    def bulkhead_config(self) -> BulkheadConfig | None:
+        """The limits of calls at once; None = there is no bulkhead."""
+        return self.options.bulkhead
+
+    @property
+    def enable_bulkhead(self) -> bool:
+        """Whether there is a bulkhead."""
+        return self.options.bulkhead is not None
 
     @property
     def strategy(self) -> ExecutionStrategy:

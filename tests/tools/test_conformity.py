@@ -25,7 +25,7 @@ from executionkit.context import (
 from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
 from executionkit.errors import BulkheadFullError, BulkheadLimitType, ErrorCode
 from executionkit.testing import FakeClock, settle
-from executionkit.tools._keys import idempotency_key
+from executionkit._keys import idempotency_key
 from executionkit.tools._options import ToolPolicy
 from executionkit.tools._runs import Override
 from executionkit.tools.decorators import (

@@ -16,10 +16,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, strategies as st
 
-from executionkit.calls import ToolCall
-from executionkit.context import ExecutionContext
-from executionkit.tools import _keys
-from executionkit.tools._keys import (
+from executionkit import _keys
+from executionkit._keys import (
     MAX_KEY_TEXT,
     cache_key,
     canonical,
@@ -28,6 +26,8 @@ from executionkit.tools._keys import (
     key_prefix,
     scope_of,
 )
+from executionkit.calls import ToolCall
+from executionkit.context import ExecutionContext
 from executionkit.types import freeze
 
 

@@ -10,7 +10,7 @@ from executionkit._frozen import freeze_mapping, sealed
 from executionkit.backends import CacheBackend
 from executionkit.backends.memory import check_ttl
 from executionkit.calls import ToolCall
-from executionkit.tools._keys import canonical
+from executionkit._keys import canonical
 from executionkit.tools._record import Kind
 from executionkit.tools.middleware._once import check_backend
 from executionkit.tools.middleware._store import OnError

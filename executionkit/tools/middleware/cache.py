@@ -24,7 +24,7 @@ from executionkit.backends.memory import own
 from executionkit.calls import ToolCall, ToolResult
 from executionkit.context import get_current_context
 from executionkit.errors import ToolProcessorError
-from executionkit.tools._keys import canonical, key_prefix, scope_of
+from executionkit._keys import canonical, key_prefix, scope_of
 from executionkit.tools.middleware._cache_options import (
     CacheOptions,
     cacheable,

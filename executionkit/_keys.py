@@ -15,15 +15,13 @@ import json
 from functools import cache
 from json import encoder as _json_encoder
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._frozen import FrozenDict, FrozenList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from executionkit.calls import ToolCall
-    from executionkit.context import ExecutionContext
 
 __all__ = (
     "MAX_KEY_TEXT",
@@ -34,6 +32,23 @@ __all__ = (
     "key_prefix",
     "scope_of",
 )
+
+
+class _Call(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+
+class _Owner(Protocol):
+    @property
+    def tenant_id(self) -> str | None: ...
+    @property
+    def user_id(self) -> str | None: ...
+
 
 MAX_KEY_TEXT: Final = 512
 """Characters of arguments above which a key holds their SHA-256 instead."""
@@ -228,7 +243,7 @@ def key_prefix(full_name: str, version: str) -> str:
     return f"{_encode_scalar(full_name)}\n{_encode_scalar(version)}\n"
 
 
-def scope_of(context: ExecutionContext | None) -> str:
+def scope_of(context: _Owner | None) -> str:
     """Whose call it is, as a line without its end: tenant and user; empty without."""
     if context is None:
         return ""
@@ -259,7 +274,7 @@ def fingerprint(full_name: str, arguments: Mapping[str, Any]) -> str | None:
     return None if text is None else _sha256(f"{_encode_scalar(full_name)}\n{text}")
 
 
-def idempotency_key(call: ToolCall) -> str | None:
+def idempotency_key(call: _Call) -> str | None:
     """SHA-256 of the tool's name and the arguments, 64 hex digits.
 
     The call's id does not enter. None when an argument has no canonical form. Worked
