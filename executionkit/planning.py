@@ -108,7 +108,7 @@ class PlanStep:
 @sealed
 @dataclass(frozen=True, slots=True)
 class PlanResult(StepsResult):
-    """What a plan returns: `outputs`, `cost`, and (always empty) `skipped`."""
+    """What a plan returns: `outputs` and `cost`; the other fields stay empty."""
 
 
 class Plan:

@@ -82,8 +82,8 @@ class Step:
     """Asked when the step could start; False leaves it out. None = always."""
 
     on_skipped: MissingInput = "skip"
-    """When something it depends on has no output, because that was left out (or failed,
-    with `on_failure="continue"`): `"skip"` leaves it out too, `"run"` runs it without."""
+    """When something it depends on has no output, because that was left out (or failed
+    and the run goes on): `"skip"` leaves it out too, `"run"` runs it without."""
 
     retry: RetryConfig | None = None
     """How a failed attempt is repeated. None = it is not. An error on which a retry
@@ -96,6 +96,10 @@ class Step:
 
     in_thread: bool = False
     """True = `run` blocks: it gets a thread, which cannot be stopped."""
+
+    may_fail: bool = False
+    """True = the run goes on when it fails or is denied, as if it had been left out; the
+    result names it in `failures`."""
 
     def __post_init__(self) -> None:
         check_step("step", self)
@@ -179,7 +183,7 @@ CheckpointFn: TypeAlias = "Callable[[WorkflowCheckpoint], Awaitable[None] | None
 @sealed
 @dataclass(frozen=True, slots=True)
 class WorkflowResult(StepsResult):
-    """What a workflow returns: `outputs`, `cost`, and the steps that were `skipped`."""
+    """What a workflow returns: `outputs`, `cost`, `skipped`, `failures`."""
 
 
 class Workflow:
@@ -296,7 +300,7 @@ class Workflow:
         ended = await run_steps(
             "workflow_step", self._nodes, request, _snapshot, checkpoint_fn
         )
-        return WorkflowResult(ended.outputs, ended.cost, ended.skipped)
+        return WorkflowResult(ended.outputs, ended.cost, ended.skipped, ended.failures)
 
     def _resumed(self, earlier: Any) -> tuple[Mapping[str, Any], TokenUsage]:
         """The outputs and the cost that a run begins with."""
@@ -326,4 +330,5 @@ def _node(step: Step) -> Node:
         retry=step.retry,
         timeout=step.timeout,
         in_thread=step.in_thread,
+        may_fail=step.may_fail,
     )

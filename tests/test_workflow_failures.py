@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from executionkit import (
+    ApprovalGate,
+    ApprovalRequest,
     EvaluatorError,
     MemoryTraceSink,
     PatternError,
@@ -237,6 +239,40 @@ class TestFailures:
         assert facts["outputs"] == {"other": 2, "more": 3, "mends": 4}
         assert facts["skipped"] == ("child",)
         assert caught.value.cost == ONE + ONE + ONE
+
+    async def test_a_step_may_be_allowed_to_fail(self) -> None:
+        key = "sk-abcdefghijklmnopqrstuvwx123456"
+
+        def decide(request: ApprovalRequest) -> bool:
+            return request.subject != "denied"
+
+        workflow = Workflow(
+            [
+                Step("extra", raises(ValueError(f"with {key}")), may_fail=True),
+                Step("denied", gives(0), may_fail=True),
+                Step("child", gives(1), ("extra",)),
+                Step("main", gives(2), ("extra",), on_skipped="run"),
+            ]
+        )
+        result = await workflow.run(approval_gate=ApprovalGate(decide))
+        assert result.outputs == {"main": 2}
+        assert result.skipped == ("child",)
+        assert list(result.failures) == ["extra", "denied"]
+        assert "ValueError: with [REDACTED]" in result.failures["extra"]
+        assert key not in str(result)
+        assert result.failures["denied"].startswith("ApprovalDeniedError")
+
+    async def test_an_allowed_failure_is_no_cause_of_a_later_error(self) -> None:
+        workflow = Workflow(
+            [
+                Step("extra", raises(ValueError("extra")), may_fail=True),
+                Step("boom", raises(KeyError("boom")), ("extra",), on_skipped="run"),
+            ]
+        )
+        with pytest.raises(EvaluatorError, match="boom") as caught:
+            await workflow.run()
+        assert caught.value.metadata["failed"] == ("extra", "boom")
+        assert caught.value.metadata["step"] == "boom"
 
     @pytest.mark.req("TX-08")
     async def test_a_step_that_cancels_itself_is_a_step_that_failed(self) -> None:

@@ -37,6 +37,7 @@ class Graph:
     order: list[int]
     wrong: set[int] = field(default_factory=set)
     unwanted: set[int] = field(default_factory=set)
+    optional: set[int] = field(default_factory=set)
 
     @property
     def size(self) -> int:
@@ -53,7 +54,7 @@ def graphs(draw: st.DrawFn, most: int = 9) -> Graph:
     seconds = draw(st.lists(st.integers(0, 5), min_size=size, max_size=size))
     order = draw(st.permutations(range(size)))
     some = st.sets(st.integers(0, size - 1), max_size=2)
-    return Graph(needs, seconds, order, draw(some), draw(some))
+    return Graph(needs, seconds, order, draw(some), draw(some), draw(some))
 
 
 class World:
@@ -90,7 +91,13 @@ class World:
 
         unwanted = self.faults and number in self.graph.unwanted
         needs = tuple(f"s{need}" for need in self.graph.needs[number])
-        return Step(f"s{number}", run, needs, when=lambda _c: not unwanted)
+        return Step(
+            f"s{number}",
+            run,
+            needs,
+            when=lambda _c: not unwanted,
+            may_fail=number in self.graph.optional,
+        )
 
     def go(self, work: Coroutine[Any, Any, Any]) -> Any:
         async def main() -> Any:
@@ -139,9 +146,13 @@ def test_every_step_is_accounted_for(
             result = await workflow.run()
         except EvaluatorError as exc:
             return exc.metadata, exc.cost
-        facts = {"failed": (), "not_run": ()}
-        outputs = dict(result.outputs)
-        return {**facts, "outputs": outputs, "skipped": result.skipped}, result.cost
+        facts = {
+            "outputs": dict(result.outputs),
+            "skipped": result.skipped,
+            "failed": tuple(result.failures),
+            "not_run": (),
+        }
+        return facts, result.cost
 
     facts, cost = world.go(run())
     parts = [set(facts[key]) for key in ("outputs", "failed", "skipped", "not_run")]
@@ -149,6 +160,8 @@ def test_every_step_is_accounted_for(
     assert set().union(*parts) == everything
     assert sum(map(len, parts)) == graph.size
     assert world.now == 0
+    wrong = {f"s{n}" for n in graph.wrong - graph.optional}
+    assert ("step" in facts) == bool(set(facts["failed"]) & wrong)
     assert cost.llm_calls == len(facts["outputs"])
     if policy == "continue":
         good: set[int] = set()

@@ -77,9 +77,10 @@ class Shared:
             None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         )
 
-    def a_step_failed(self) -> None:
-        """Close the run at once, unless it goes on after failures."""
-        self.is_closed = self.is_closed or not self._keep_on
+    def has_failed(self, node: Node) -> None:
+        """Close the run at once, unless it goes on after failures of such a step."""
+        if not (self._keep_on or node.may_fail):
+            self.is_closed = True
 
     async def enter(self) -> None:
         """Wait for a place among the attempts that run at once."""
@@ -152,13 +153,13 @@ class Course:
                 task = asyncio.current_task()
                 if self._is_called_off or (task is not None and task.cancelling()):
                     raise
-                shared.a_step_failed()
+                shared.has_failed(node)
                 msg = f"step {node.name!r} was cancelled by something inside of it"
                 raise PatternError(msg) from exc
             except Exception:
                 # Here, not when the scheduler hears of it: a place that is free now
                 # must not be taken in between.
-                shared.a_step_failed()
+                shared.has_failed(node)
                 raise
 
     async def _is_wanted(self) -> bool:
@@ -194,7 +195,7 @@ class Course:
                     on_retry=self._on_retry,
                 )
         except Exception as exc:
-            shared.a_step_failed()
+            shared.has_failed(node)
             await self._failed(exc)
             raise
         except BaseException as exc:

@@ -48,6 +48,7 @@ class Done:
     outputs: Mapping[str, Any]
     cost: TokenUsage
     skipped: tuple[str, ...]
+    failures: Mapping[str, str]
 
 
 async def run_steps(
@@ -102,7 +103,8 @@ async def run_steps(
         save=None if checkpoint_fn is None else save,
     )
     await run.run(more_facts)
-    return Done({**context, **run.outputs}, tracker.to_usage(), run.skipped)
+    outputs = {**context, **run.outputs}
+    return Done(outputs, tracker.to_usage(), run.skipped, run.failures)
 
 
 def _checked_context(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from executionkit._clock import get_clock
 from executionkit._workflow.course import PENDING, Course
 from executionkit._workflow.graph import ancestors_of, queue_of
+from executionkit.patterns._failures import describe
 from executionkit.patterns.base import first_of_group, spending
 from executionkit.types import thaw
 
@@ -62,6 +63,7 @@ class StepsRun:
         self._queue = queue_of(nodes)
         self._skipped: set[str] = set()
         self._failures: dict[str, BaseException] = {}
+        self._tolerated: dict[str, BaseException] = {}
         self._broken: BaseException | None = None
         self._live: dict[asyncio.Task[Any], tuple[Node, Course]] = {}
         self._called_off: set[asyncio.Task[Any]] = set()
@@ -78,9 +80,19 @@ class StepsRun:
         """The steps that were left out so far, in the order given."""
         return tuple(name for name in self._nodes if name in self._skipped)
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """What became of steps that were allowed to fail, and did."""
+        return {
+            name: describe(self._tolerated[name])
+            for name in self._nodes
+            if name in self._tolerated
+        }
+
     def facts(self) -> dict[str, Any]:
         """What the errors of the run carry."""
-        failed = tuple(name for name in self._nodes if name in self._failures)
+        all_failed = self._failures.keys() | self._tolerated.keys()
+        failed = tuple(name for name in self._nodes if name in all_failed)
         facts: dict[str, Any] = {
             "outputs": self.outputs,
             "skipped": self.skipped,
@@ -90,10 +102,10 @@ class StepsRun:
                 for name in self._nodes
                 if name not in self._done
                 and name not in self._skipped
-                and name not in self._failures
+                and name not in all_failed
             ),
         }
-        if failed:
+        if self._failures:
             facts["step"] = next(iter(self._failures))
         return facts
 
@@ -196,12 +208,13 @@ class StepsRun:
         if course.output is not PENDING:  # whatever came after it
             self._done[node.name] = course.output
             return True
+        failures = self._tolerated if node.may_fail else self._failures
         if error is not None:
-            self._failures[node.name] = error
+            failures[node.name] = error
         elif not task.cancelled():
             self._skipped.add(node.name)
         elif course.last_failure is not None:  # called off between two attempts
-            self._failures[node.name] = course.last_failure
+            failures[node.name] = course.last_failure
         return False
 
     def _stop(self) -> None:

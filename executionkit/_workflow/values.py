@@ -54,6 +54,7 @@ class Node:
     retry: RetryConfig | None = None
     timeout: float | None = None
     in_thread: bool = False
+    may_fail: bool = False
 
 
 @sealed
@@ -71,8 +72,12 @@ class StepsResult:
     skipped: tuple[str, ...] = ()
     """Steps that were left out, by their condition or because of what they need."""
 
+    failures: Mapping[str, str] = field(default_factory=freeze_mapping)
+    """Steps that failed and were allowed to, with type and text of the error."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", freeze_mapping(self.outputs))
+        object.__setattr__(self, "failures", freeze_mapping(self.failures))
 
 
 def check_step(kind: str, step: Any) -> None:
