@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 OBJECT = {"type": "object"}
-NAMES = ("echo", "write", "drop", "cut", "wait", "code_32000", "busy")
+NAMES = ("echo", "write", "drop", "cut", "wait", "code_32000", "resumable")
 
 
 @dataclass
@@ -38,6 +38,11 @@ class FakeHttp:
         """Answered to each `tools/call`."""
         self.no_session_status = 404
         self.answers_delete = True
+        self.is_sse = False
+        """Whether it speaks the old transport: answers come on the stream of a GET."""
+        self.post_status: int | None = None
+        """Answered to each message of the old transport."""
+        self._stream: asyncio.StreamWriter | None = None
         self.port = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -112,11 +117,21 @@ class FakeHttp:
                 return self._send(writer, 401)
         if seen.method == "DELETE":
             return self._send(writer, 200)
+        if seen.method == "GET" and self.is_sse:
+            self._stream = writer
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+                b"event: endpoint\ndata: /messages?sessionId=1\n\n"
+            )
+            await reader.read()
+            return False
         if seen.method != "POST":
             return self._send(writer, 405)
         session = seen.headers.get("mcp-session-id")
         if session is not None and session != str(self.session):
             return self._send(writer, self.no_session_status)
+        if self.post_status is not None:
+            return self._send(writer, self.post_status)
         if "id" not in seen.message:
             return self._send(writer, 202)
         if seen.rpc == "tools/call":
@@ -156,6 +171,13 @@ class FakeHttp:
             )
             await writer.drain()
             return False
+        if name == "resumable":
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                b"Connection: close\r\n\r\nid: 7\nretry: 50\ndata:\n\n"
+            )
+            await writer.drain()
+            return False
         if name == "code_32000":
             return self._error(writer, seen.message["id"], -32000)
         text = json.dumps(seen.message["params"].get("arguments"))
@@ -166,6 +188,9 @@ class FakeHttp:
         self, writer: asyncio.StreamWriter, number: Any, result: Any, more: str = ""
     ) -> bool:
         data = {"jsonrpc": "2.0", "id": number, "result": result}
+        if self._stream is not None:
+            self._stream.write(f"event: message\ndata: {json.dumps(data)}\n\n".encode())
+            return self._send(writer, 202)
         return self._send(writer, 200, data, more)
 
     def _error(self, writer: asyncio.StreamWriter, number: Any, code: int) -> bool:

@@ -90,6 +90,8 @@ class TestNames:
             assert seen == ["a:t", "b:t"]
             # The same servers and tools, the same names: also next time.
             await servers.remove("a")
+            selection = Selection(namespace="default", prefix="a")
+            assert first == local_name("create_issue", selection, "a", taken=True)
             again = await servers.add(
                 apps["a"], name="a", prefix="a", include=["create_*"]
             )

@@ -85,6 +85,15 @@ class TestRequests:
                 assert "x-request-id" not in other.headers
 
     @pytest.mark.req("mcp.client.context")
+    async def test_the_connection_is_not_that_of_who_made_it(self) -> None:
+        with execution_scope(ExecutionContext(request_id="r-1")):
+            async with bench() as made:
+                pass
+        assert len(made.http.seen) >= 3
+        for seen in made.http.seen:
+            assert "x-request-id" not in seen.headers
+
+    @pytest.mark.req("mcp.client.context")
     async def test_calls_at_once_do_not_see_the_context_of_each_other(self) -> None:
         async with bench() as made:
 
@@ -223,6 +232,43 @@ class TestTrouble:
                 await other
             assert made.connection.generation == 1
             assert (await made.run("echo")).is_success
+
+    @pytest.mark.req("MC-01")
+    async def test_a_stream_that_cannot_be_taken_up_again_is_named(self) -> None:
+        async with bench() as made:
+            task = asyncio.ensure_future(made.run("resumable"))
+            while not made.http.calls():
+                await asyncio.sleep(0.01)
+            await made.http.stop()
+            result = await task
+            assert isinstance(result.exception, MCPConnectionError)
+            assert "ConnectError" in str(result.error)
+            await made.http.start()
+
+    @pytest.mark.req("MC-01", "mcp.client.http")
+    async def test_the_old_transport_is_lost_and_made_anew_as_a_whole(self) -> None:
+        http = FakeHttp()
+        http.is_sse = True
+        async with bench(http, SseServer) as made:
+            assert (await made.run("echo", a=1)).result == '{"a": 1}'
+            with execution_scope(ExecutionContext(request_id="r-1")):
+                await made.run("write")
+            assert http.calls()[-1].headers["x-request-id"] == "r-1"
+            waiting = asyncio.ensure_future(made.run("wait"))
+            while len(http.calls()) < 3:
+                await asyncio.sleep(0.01)
+            await http.stop()
+            result = await waiting
+            assert isinstance(result.exception, MCPConnectionError)
+            await http.start()
+            assert (await made.run("echo", a=2)).result == '{"a": 2}'
+            assert made.connection.generation == 2
+            http.post_status = 500
+            refused = await made.run("write")
+            assert isinstance(refused.exception, MCPConnectionError)
+            assert "500" in str(refused.error)
+            http.post_status = None
+            assert (await made.run("echo", a=3)).result == '{"a": 3}'
 
     @pytest.mark.req("mcp.client.errors")
     async def test_an_http_status_is_told(self) -> None:

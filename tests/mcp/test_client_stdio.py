@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -71,6 +72,12 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def open_files() -> int:
+    """How many this process has open; 0 where the system does not tell."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
 
 
 class Bench:
@@ -466,6 +473,57 @@ class TestDeath:
             assert made.connection.generation == 2
         assert len(sent(log, "initialize")) == 2
         assert not any(alive(pid) for pid in pids(log))
+
+    @pytest.mark.req("mcp.client.reconnect")
+    async def test_who_gives_up_waiting_takes_nothing_from_the_others(self) -> None:
+        async with bench() as made:
+            await made.run("die")
+            waiting = [asyncio.ensure_future(made.run("echo")) for _ in range(3)]
+            while made.connection._owner._opening is None:
+                await asyncio.sleep(0)
+            waiting[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting[0]
+            for task in waiting[1:]:
+                assert (await task).is_success
+            assert made.connection.generation == 2
+
+    @pytest.mark.req("mcp.client.reconnect")
+    async def test_a_server_that_does_not_come_back_fails_each_call_by_itself(
+        self, tmp_path: Path
+    ) -> None:
+        program = tmp_path / "server.py"
+        shutil.copy(FAKE, program)
+        server = StdioServer(sys.executable, ["-I", "-S", str(program)])
+        registry = create_registry()
+        async with (
+            asyncio.timeout(LIMIT),
+            await add_mcp_server(
+                registry, server, name="fake", options=OLD
+            ) as connection,
+            ToolProcessor(registry) as processor,
+        ):
+            program.unlink()
+            await processor.process([ToolCall(None, "die")])
+            calls = [ToolCall(None, "echo") for _ in range(4)]
+            results = await processor.process(calls)
+            errors = [item.exception for item in results]
+            assert len({id(error) for error in errors}) == 4
+            for error in errors:
+                assert isinstance(error, MCPConnectionError)
+                assert "No such file" in str(error)
+            assert not connection.is_connected
+
+    @pytest.mark.req("mcp.client.stdio")
+    async def test_connecting_again_and_again_leaks_nothing(self) -> None:
+        counts: list[int] = []
+        for _ in range(4):
+            async with bench() as made:
+                await made.run("die")
+                await made.value("echo")
+            await asyncio.sleep(0)
+            counts.append(open_files())
+        assert counts[-1] <= counts[0]
 
     @pytest.mark.req("mcp.client.stdio")
     async def test_a_server_that_ends_at_once_says_why(self) -> None:

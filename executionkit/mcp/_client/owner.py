@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
+from executionkit._error_base import twin_of
 from executionkit._redact import redact_exception_text
 from executionkit.context import set_current_context
 from executionkit.errors import ExecutionKitError, MCPError, MCPTimeoutError
@@ -86,7 +87,11 @@ class Owner:
         if self._opening is None:
             self._opening = self.loop.create_future()
             self._wake.set()
-        return await asyncio.shield(self._opening)
+        try:
+            return await asyncio.shield(self._opening)
+        except ExecutionKitError as exc:
+            # All who waited get it: each marks its own.
+            raise twin_of(exc) from exc.__cause__
 
     async def load(self, link: Link) -> bool:
         """Ask for the list of tools; whether that changed anything.
