@@ -371,6 +371,15 @@ class TestContext:
         assert given == {"x": [0]}
         assert result.outputs["see"] == {"x": [0], "a": {"n": [1]}, "spoil": None}
 
+    async def test_many_ways_to_the_same_step_are_walked_once(self) -> None:
+        steps = [Step("l0", gives(0)), Step("r0", gives(0))]
+        for n in range(1, 60):
+            before = (f"l{n - 1}", f"r{n - 1}")
+            steps += [Step(f"{side}{n}", len, before) for side in "lr"]
+        async with asyncio.timeout(5):
+            result = await Workflow(steps).run()
+        assert result.outputs["l59"] == 118
+
     async def test_a_key_of_the_context_is_no_name_of_a_step(self) -> None:
         ran: list[int] = []
         with pytest.raises(ValueError, match=r"\['a'\]"):
@@ -533,7 +542,11 @@ class TestCheckpoints:
 
         with pytest.raises(OSError, match="disk full") as caught:
             await Workflow(
-                [Step("a", gives(1)), Step("slow", slow), Step("b", gives(1), ("a",))]
+                [
+                    Step("a", gives(1)),
+                    Step("slow", slow),
+                    Step("b", lambda _c: log.append("b"), ("a",)),
+                ]
             ).run(checkpoint_fn=save)
         assert caught.value is error
         assert log == ["save", "slow ended"]
