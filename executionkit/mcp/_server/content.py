@@ -13,15 +13,7 @@ from executionkit.types import thaw
 if TYPE_CHECKING:
     from executionkit.calls import ToolResult
 
-__all__ = (
-    "audio",
-    "call_result",
-    "error_result",
-    "has_structure",
-    "image",
-    "resource",
-    "text",
-)
+__all__ = ("call_result", "error_result", "has_structure", "text")
 
 # What a block must have, and since when there are such blocks.
 _BLOCKS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -39,22 +31,6 @@ ANY_JSON_SINCE: Final = "2026-07-28"
 def text(value: str) -> dict[str, Any]:
     """A block of text."""
     return {"type": "text", "text": value}
-
-
-def image(data: str, mime_type: str) -> dict[str, Any]:
-    """An image; `data` in base64."""
-    return {"type": "image", "data": data, "mimeType": mime_type}
-
-
-def audio(data: str, mime_type: str) -> dict[str, Any]:
-    """A sound; `data` in base64."""
-    return {"type": "audio", "data": data, "mimeType": mime_type}
-
-
-def resource(uri: str, value: str, mime_type: str = "text/plain") -> dict[str, Any]:
-    """A text resource, embedded."""
-    held = {"uri": uri, "mimeType": mime_type, "text": value}
-    return {"type": "resource", "resource": held}
 
 
 def _is_block(value: object) -> bool:

@@ -129,6 +129,7 @@ class PipeWriter:
         self._waiting: list[bytes] = []
         self._size = 0
         self._broken = False
+        self._closed = False
         self._poll = _poller(fd)
         self._room = asyncio.Event()
         self._room.set()
@@ -177,6 +178,12 @@ class PipeWriter:
         """Wait until there is room for more."""
         await self._room.wait()
 
+    def close(self) -> None:
+        """Nothing more is written, but what is under way."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written; `seconds` at most."""
         done = self._loop.create_future()
@@ -195,6 +202,8 @@ class PipeWriter:
         while True:
             with self._lock:
                 while not self._waiting:
+                    if self._closed:
+                        return
                     self._lock.wait()
                 data = b"".join(self._waiting)
                 self._waiting.clear()

@@ -80,6 +80,7 @@ async def run_stdio(
                 task.cancel()
                 await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
             await writer.flush(_FLUSH_SECONDS)
+            writer.close()
         if task.done() and not task.cancelled() and task.exception() is not None:
             kind = type(task.exception()).__name__
             sys.stderr.write(f"mcp: the server failed: {kind}\n")
