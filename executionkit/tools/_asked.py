@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from executionkit.calls import ToolCall
-from executionkit.context import ExecutionContext, get_current_context
+from contextvars import Context, copy_context
 
-__all__ = ("context_of", "renamed", "seconds")
+from executionkit.calls import ToolCall
+from executionkit.context import (
+    ExecutionContext,
+    get_current_context,
+    set_current_context,
+)
+
+__all__ = ("context_of", "renamed", "request_context", "seconds")
 
 
 def seconds(timeout: float | None) -> float | None:
@@ -44,3 +50,11 @@ def renamed(call: ToolCall, name: str) -> ToolCall:
     if name == call.name:
         return call
     return ToolCall(call.id, name, call.arguments, idempotency_key=call.idempotency_key)
+
+
+def request_context(given: ExecutionContext | None) -> Context:
+    """A copy of the caller's context variables, with the request's context in it."""
+    context = copy_context()
+    if given is not None:
+        context.run(set_current_context, given)
+    return context

@@ -335,7 +335,7 @@ class Batch:
         except StopIteration as stop:
             return stop.value
         except asyncio.CancelledError as exc:
-            return cancelled_result(call, exc, request.attempts)
+            return cancelled_result(request, exc, self._shop)
         self._waits()
         return self._rest(request, context, coro, waits_for)
 
@@ -371,7 +371,7 @@ class Batch:
             # tool's own, and that of one call only.
             if self.is_cancelled:
                 raise
-            return cancelled_result(request.call, exc, request.attempts)
+            return cancelled_result(request, exc, self._shop)
 
 
 @coroutine

@@ -18,7 +18,7 @@ from executionkit.tools._running import Workshop
 from executionkit.tools._runs import Paths
 from executionkit.tools.middleware.breaker import Breakers
 from executionkit.tools.middleware.bulkhead import Bulkheads
-from executionkit.tools.middleware.cache import CacheLayer
+from executionkit.tools.middleware.cache import CacheLayer, IdempotencyOptions
 from executionkit.tools.middleware.guards import GuardLayer
 from executionkit.tools.middleware.rate_limit import RateLimits
 
@@ -64,7 +64,11 @@ class Core:
         shop = getattr(strategy, "shop", None)
         self.shop: Workshop = shop if isinstance(shop, Workshop) else Workshop(clock)
         self.counts: dict[str, Counts] = {}
-        self.once: CacheLayer = CacheLayer(options.cache, clock=clock)
+        self.once: CacheLayer = CacheLayer(
+            options.cache,
+            idempotency=options.idempotency or IdempotencyOptions(),
+            clock=clock,
+        )
         """The cache, and what is known of idempotency keys."""
         self.cache: CacheLayer | None = None if options.cache is None else self.once
         self.guards: GuardLayer | None = None

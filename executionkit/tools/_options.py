@@ -12,7 +12,7 @@ from executionkit.engine.bulkhead import BulkheadConfig
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ExecutionKitError
 from executionkit.tools.middleware.breaker import BreakerOptions
-from executionkit.tools.middleware.cache import CacheOptions
+from executionkit.tools.middleware.cache import CacheOptions, IdempotencyOptions
 from executionkit.tools.middleware.rate_limit import RateLimitOptions
 from executionkit.types import freeze_mapping, sealed
 
@@ -79,6 +79,7 @@ class ProcessorOptions:
     breaker: BreakerOptions | None = None
     rate_limit: RateLimitOptions | None = None
     bulkhead: BulkheadConfig | None = None
+    idempotency: IdempotencyOptions | None = None
     guards: tuple[Any, ...] = ()
     middleware: tuple[Middleware, ...] = ()
     policies: Mapping[str, ToolPolicy] = field(default_factory=dict)
@@ -141,8 +142,15 @@ def rate_options(
     enable: bool | None,  # noqa: FBT001 - called with names
     global_limit: int | None,
     tool_limits: Mapping[str, tuple[int, float]] | None,
+    options: RateLimitOptions | None = None,
 ) -> RateLimitOptions | None:
-    """The rate limits; None when they are off."""
+    """The rate limits; None when they are off. `options` say everything themselves."""
+    asked: object = options
+    if asked is not None and not isinstance(asked, RateLimitOptions):
+        msg = f"`rate_limits` must be RateLimitOptions, got {asked!r}"
+        raise TypeError(msg)
+    if options is not None:
+        return None if enable is False else options
     given = global_limit is not None or bool(tool_limits)
     if not (given if enable is None else enable):
         return None
@@ -196,13 +204,18 @@ def shared(
     if state is None:
         return options
     cache, breaker, limits = options.cache, options.breaker, options.rate_limit
+    once = options.idempotency or IdempotencyOptions()
+    if once.backend is None:
+        once = replace(once, backend=state.cache("idempotency"))
     if cache is not None and cache.backend is None:
         cache = replace(cache, backend=state.cache(), on_error=on_error)
     if breaker is not None and breaker.backend is None:
         breaker = replace(breaker, backend=state.breakers(), on_error=on_error)
     if limits is not None and limits.backend is None:
         limits = replace(limits, backend=state.limiter(), on_error=on_error)
-    return replace(options, cache=cache, breaker=breaker, rate_limit=limits)
+    return replace(
+        options, cache=cache, breaker=breaker, rate_limit=limits, idempotency=once
+    )
 
 
 def as_tuple(name: str, items: Iterable[Any] | None) -> tuple[Any, ...]:

@@ -87,7 +87,7 @@ class ToolPath(AttemptPath):
         """
         if self._is_general or request.is_special:
             return self.run(request)
-        began = self._now()
+        request.began = began = self._now()
         self._counts.calls += 1
         key: str | None = None
         entered = 0
@@ -201,7 +201,7 @@ class ToolPath(AttemptPath):
 
     async def run(self, request: ToolRequest) -> ToolResult:
         """Run a call to its end; only a cancellation is raised."""
-        began = self._now()
+        request.began = began = self._now()
         self._counts.calls += 1
         try:
             value = await (self._special(request) or self._inner)(request)

@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextvars import Context, copy_context
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,15 +23,19 @@ from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult
 from executionkit.context import (
     get_current_context,
     remaining_deadline,
-    set_current_context,
 )
 from executionkit.engine._checks import check_number
 from executionkit.engine.retry import RetryConfig
-from executionkit.errors import BudgetExhaustedError, ToolProcessorError
+from executionkit.errors import ToolProcessorError
+from executionkit.tools._asked import request_context
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
 from executionkit.tools._options import tool_retry
-from executionkit.tools._settle import failed_result, unreadable_result
+from executionkit.tools._settle import (
+    failed_result,
+    over_budget_result,
+    unreadable_result,
+)
 from executionkit.tools._streaming import Emitter, put
 from executionkit.tools.middleware._base import ToolRequest
 from executionkit.types import sealed
@@ -220,7 +224,7 @@ class Opener:
             except ToolProcessorError as exc:
                 return failed_result(call, exc, attempts=0)
         if self._budget is not None and not self._pay(path.record.tool.cost):
-            return _over_budget(call, path.record.tool.cost, self._budget)
+            return over_budget_result(call, path.record.tool.cost, self._budget)
         request = ToolRequest(call, path.record, path.timeout)
         if place:
             request.index = place
@@ -228,12 +232,24 @@ class Opener:
             request.is_special = True
         if self._own or self.emit is not None:
             self._apply(request)
-        if not self._is_told:
+        cost = path.record.tool.cost if self._budget is not None else 0.0
+        if not self._is_told and not cost:
             return path.first, request
         run: Run = path.run_traced if self._is_traced else path.run
         if self._options.on_tool_start is not None:
             run = _announced(run, self._options.on_tool_start)
-        return run, request
+        return (self._paid(run, cost) if cost else run), request
+
+    def _paid(self, run: Run, cost: float) -> Run:
+        """`run` of a call that has paid, and that gets it back when no tool ran."""
+
+        async def run_and_settle(request: ToolRequest) -> ToolResult:
+            result = await run(request)
+            if not result.attempts and self._budget is not None:
+                self._budget += cost
+            return result
+
+        return run_and_settle
 
     def _pay(self, cost: float) -> bool:
         if self._budget is None or cost <= self._budget:
@@ -269,14 +285,6 @@ class Opener:
         return due if self._deadline is None else min(due, self._deadline)
 
 
-def _over_budget(call: ToolCall, cost: float, left: float) -> ToolResult:
-    msg = (
-        f"Tool '{call.name}' was not run: it costs {cost:g} units, and {left:g} of the "
-        "request's budget are left"
-    )
-    return failed_result(call, BudgetExhaustedError(msg), attempts=0)
-
-
 def _announced(run: Run, tell: Callable[[ToolCall], Awaitable[None] | None]) -> Run:
     """`run` of a call that somebody is told of before it begins."""
 
@@ -292,14 +300,6 @@ def _announced(run: Run, tell: Callable[[ToolCall], Awaitable[None] | None]) -> 
     return tell_and_run
 
 
-def request_context(options: RunOptions) -> Context:
-    """A copy of the caller's context variables, with the request's context in it."""
-    context = copy_context()
-    if options.context is not None:
-        context.run(set_current_context, options.context)
-    return context
-
-
 async def run_calls(
     paths: Paths, calls: Iterable[ToolCall | CallProblem], options: RunOptions
 ) -> list[ToolResult]:
@@ -307,7 +307,7 @@ async def run_calls(
     given = tuple(calls)  # a tool may get hold of the caller's list
     if not given:
         return []
-    context = request_context(options)
+    context = request_context(options.context)
     done: list[Any]
     sink: Any
     if options.order is ReturnOrder.COMPLETION:
@@ -345,7 +345,7 @@ async def stream_calls(
     The source is read, and tools go on, only as fast as results are taken. Leaving the
     loop cancels what still runs.
     """
-    context = request_context(options)
+    context = request_context(options.context)
     opener = Opener(paths, options, context)
     queue: asyncio.Queue[ToolResult | None] = asyncio.Queue(_MAX_UNREAD)
 

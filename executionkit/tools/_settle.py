@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from executionkit._redact import redact, redact_exception_text, redact_value
 from executionkit.calls import ErrorInfo, ToolResult
 from executionkit.errors import (
+    BudgetExhaustedError,
     ToolCancelledError,
     ToolNotFoundError,
     ToolTimeoutError,
@@ -19,8 +20,15 @@ from executionkit.tools._running import CANCELLED
 
 if TYPE_CHECKING:
     from executionkit.calls import CallProblem, ToolCall
+    from executionkit.tools._running import Workshop
+    from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("cancelled_result", "failed_result", "unreadable_result")
+__all__ = (
+    "cancelled_result",
+    "failed_result",
+    "over_budget_result",
+    "unreadable_result",
+)
 
 
 def failed_result(  # noqa: PLR0913 - the facts of a result, all by name
@@ -88,10 +96,28 @@ def unreadable_result(problem: CallProblem) -> ToolResult:
     )
 
 
-def cancelled_result(call: ToolCall, exc: BaseException, attempts: int) -> ToolResult:
+def cancelled_result(
+    request: ToolRequest, exc: BaseException, shop: Workshop
+) -> ToolResult:
     """The result of a call that was cancelled by itself, or by a shutdown."""
     error = ToolCancelledError(CANCELLED, original_error=exc)
-    return failed_result(call, error, attempts=attempts)
+    began = request.began
+    return failed_result(
+        request.call,
+        error,
+        attempts=request.attempts,
+        start_time=0.0 if began is None else began + shop.offset,
+        duration=0.0 if began is None else shop.clock.monotonic() - began,
+    )
+
+
+def over_budget_result(call: ToolCall, cost: float, left: float) -> ToolResult:
+    """The result of a call that costs more than is left of the request's budget."""
+    msg = (
+        f"Tool '{call.name}' was not run: it costs {cost:g} units, and {left:g} of the "
+        "request's budget are left"
+    )
+    return failed_result(call, BudgetExhaustedError(msg), attempts=0)
 
 
 def _text(exc: BaseException, call: ToolCall) -> str:

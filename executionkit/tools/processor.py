@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from executionkit.tools._runs import Override
     from executionkit.tools.middleware import Middleware
     from executionkit.tools.middleware._store import OnError
+    from executionkit.tools.middleware.cache import IdempotencyOptions
+    from executionkit.tools.middleware.rate_limit import RateLimitOptions
     from executionkit.tools.registry import ToolRegistry
     from executionkit.tools.strategies import ExecutionStrategy
 
@@ -88,8 +90,10 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         retry_base_delay: Seconds: upper bound of the first pause between attempts.
         circuit_breaker_config: A `BreakerConfig` or `BreakerOptions`; replaces the two
             numbers above.
+        rate_limits: `RateLimitOptions`; replaces the two settings above.
         cache: Where results are kept (a `CacheBackend`), or `CacheOptions`.
         cache_key_fn: Called with a call; what it returns stands for the arguments.
+        idempotency: How long calls with an idempotency key are remembered, and where.
         guards: Asked before and after each call, in order.
         middleware: Layers of your own, around all others but the trace, outermost first.
         policies: Time limits and retries by full name, bare name, or glob.
@@ -125,8 +129,10 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         retry_base_delay: float | None = None,
         *,
         circuit_breaker_config: Any = None,
+        rate_limits: RateLimitOptions | None = None,
         cache: Any = None,
         cache_key_fn: Callable[[ToolCall], object] | None = None,
+        idempotency: IdempotencyOptions | None = None,
         guards: Iterable[Any] | None = None,
         middleware: Iterable[Middleware] | None = None,
         policies: Mapping[str, ToolPolicy] | None = None,
@@ -150,9 +156,10 @@ class ToolProcessor(PlanRunner, ProcessorViews):
                 circuit_breaker_config,
             ),
             rate_limit=given.rate_options(
-                enable_rate_limiting, global_rate_limit, tool_rate_limits
+                enable_rate_limiting, global_rate_limit, tool_rate_limits, rate_limits
             ),
             bulkhead=given.bulkhead_options(enable_bulkhead, bulkhead_config),
+            idempotency=idempotency,
             guards=given.as_tuple("guards", guards),
             middleware=given.as_tuple("middleware", middleware),
             policies=policies or {},

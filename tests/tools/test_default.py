@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from typing import TYPE_CHECKING
@@ -10,12 +11,17 @@ import pytest
 
 from executionkit import (
     BulkheadConfig,
+    ExecutionContext,
+    RateLimitOptions,
     RetryConfig,
     ToolCall,
     ToolProcessor,
+    create_registry,
+    open_backend,
     reset_registry,
     tool,
 )
+from executionkit.testing import FakeClock, settle
 from executionkit.tools.default import get_default_processor, process, process_text
 
 if TYPE_CHECKING:
@@ -94,3 +100,76 @@ def test_a_call_can_be_written_and_has_a_key_of_what_it_does() -> None:
         != ToolCall("2", "web.fetch", {}).get_idempotency_key()
     )
     assert ToolCall("3", "a", {"x": object()}).get_idempotency_key() is None
+
+
+@pytest.mark.req("processor.budget")
+async def test_a_call_that_never_ran_gives_its_cost_back() -> None:
+    ran: list[int] = []
+
+    async def work(n: int) -> int:
+        ran.append(n)
+        return n
+
+    registry = create_registry()
+    registry.add(work, cost=2.0)
+    processor = ToolProcessor(registry, enable_caching=True)
+    calls = [ToolCall(str(n), "work", {"n": n}) for n in (1, "bad", 1, 2, 3)]
+    results = await processor.execute(
+        calls,
+        context=ExecutionContext(budget=4.0),
+        return_order="submission",
+    )
+    codes = [str(result.error_code or "ok") for result in results]
+    assert codes == ["ok", "TOOL_VALIDATION_ERROR", "ok", "ok", "BUDGET_EXHAUSTED"]
+    assert ran == [1, 2]
+
+
+@pytest.mark.req("processor.cancelled-times")
+async def test_a_tool_that_cancels_itself_has_run_for_a_time() -> None:
+    clock = FakeClock()
+
+    async def quits() -> None:
+        await clock.sleep(3)
+        raise asyncio.CancelledError
+
+    processor = ToolProcessor(create_registry(quits), clock=clock)
+    task = asyncio.create_task(processor.execute([ToolCall("1", "quits")]))
+    await settle()
+    await clock.advance(3)
+    (result,) = await task
+    assert result.error_code == "TOOL_CANCELLED"
+    assert (result.duration, result.attempts) == (3.0, 1)
+    assert result.end_time - result.start_time == pytest.approx(3.0)
+
+
+@pytest.mark.req("processor.limits-options")
+def test_limits_can_be_given_as_a_whole() -> None:
+    limits = RateLimitOptions(global_limit=3, global_period=1.0)
+    processor = ToolProcessor(rate_limits=limits)
+    assert processor.options.rate_limit is limits
+    assert (
+        ToolProcessor(rate_limits=limits, enable_rate_limiting=False).options.rate_limit
+        is None
+    )
+    with pytest.raises(TypeError, match="rate_limits"):
+        ToolProcessor(rate_limits=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("processor.keys-shared")
+async def test_keys_hold_for_all_processors_that_share_a_state() -> None:
+    charges: list[int] = []
+
+    async def charge(amount: int) -> int:
+        charges.append(amount)
+        return amount
+
+    registry = create_registry()
+    registry.add(charge, side_effects="write")
+    state = open_backend("memory://")
+    for amount, code in ((10, "ok"), (10, "ok"), (99, "TOOL_IDEMPOTENCY_CONFLICT")):
+        processor = ToolProcessor(registry, state=state)
+        call = ToolCall(None, "charge", {"amount": amount}, idempotency_key="k1")
+        (result,) = await processor.execute([call])
+        await processor.close()
+        assert str(result.error_code or "ok") == code
+    assert charges == [10]

@@ -55,6 +55,8 @@ class ToolRequest:
     use_cache: bool = True
     retry: RetryConfig | None = None
     """How this call is retried, when it is not as the tool says."""
+    began: float | None = None
+    """Monotonic time at which it entered the path."""
     is_special: bool = False
     """Whether the call brings retries or an idempotency key of its own."""
     attempts: int = 0
