@@ -355,6 +355,27 @@ async def test_more_connections_than_allowed_are_refused(caller: Caller) -> None
     assert (await caller.initialize()).status == 200
 
 
+@pytest.mark.req("mcp.http.limits")
+async def test_a_client_that_takes_nothing_loses_its_connection() -> None:
+    async def big() -> str:
+        """Eight megabytes."""
+        return "x" * 8_000_000
+
+    server = MCPServer(tools=create_registry(big))
+    options = HTTPOptions(read_seconds=0.2)
+    async with server, HTTPServer(server, options=options) as http:
+        caller = Caller(http, Tools())
+        await caller.initialize()
+        reader, writer = await caller.open("POST", call(1, "big"), Connection=None)
+        async with asyncio.timeout(SECONDS):
+            while not http._open:
+                await asyncio.sleep(0.01)
+            while http._open:
+                await asyncio.sleep(0.01)
+        writer.close()
+        assert not reader.at_eof()
+
+
 # --- streams ---
 @pytest.mark.req("mcp.http.streams")
 async def test_a_call_is_answered_by_a_stream_and_its_progress_is_in_it(

@@ -144,7 +144,7 @@ async def test_a_writer_that_nobody_reads_says_that_it_is_full(
         while taken < 30 * 65_536:
             taken += len(await reader.read(65_536))
         await waiting
-    assert not writer.full
+    assert [writer.full] == [False]
     reader.close()
 
 

@@ -71,7 +71,7 @@ class Connection:
         seconds: float,
     ) -> None:
         self._reader = reader
-        self.writer: Writing = Writing(writer)
+        self.writer: Writing = Writing(writer, seconds)
         self._seconds = seconds
         self._buffer = bytearray()
         self._ended = False
@@ -233,10 +233,16 @@ def _read_head(text: str) -> Head:
 
 
 class Writing:
-    """Writes responses."""
+    """Writes responses.
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    Args:
+        writer: From `asyncio.start_server`.
+        seconds: How long a client may take nothing; then the connection is broken.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, seconds: float) -> None:
         self._writer = writer
+        self._seconds = seconds
         self._chunked = False
 
     @property
@@ -275,12 +281,12 @@ class Writing:
         self._start(status, headers, more)
         if body:
             self._writer.write(body)
-        await self._writer.drain()
+        await self._drain()
 
     async def go_on(self) -> None:
         """Tell the client that its body is wanted."""
         self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        await self._writer.drain()
+        await self._drain()
 
     async def begin_events(
         self, headers: Mapping[str, str] | None, *, chunked: bool, keep_alive: bool
@@ -297,28 +303,39 @@ class Writing:
         if not (chunked and keep_alive):
             more.append(("Connection", "close"))
         self._start(200, headers, more)
-        await self._writer.drain()
+        await self._drain()
 
     async def send(self, data: bytes) -> None:
         """Write a part of a stream."""
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._writer.write(data)
-        await self._writer.drain()
+        await self._drain()
 
     async def end_events(self) -> None:
         """End a stream."""
         if self._chunked:
             self._writer.write(b"0\r\n\r\n")
-            await self._writer.drain()
+            await self._drain()
 
     def finish(self) -> None:
         """Say that nothing more is written."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write_eof()
 
+    async def _drain(self) -> None:
+        try:
+            async with get_clock().timeout(self._seconds):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise
+
     async def close(self) -> None:
         """Close the connection."""
         self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        try:
+            async with get_clock().timeout(self._seconds):
+                await self._writer.wait_closed()
+        except OSError:  # a timeout is one too
+            self._writer.transport.abort()
