@@ -35,12 +35,13 @@ from executionkit.context import (
 )
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ToolProcessorError
+from executionkit.tools._asked import request_context
 from executionkit.tools._options import tool_retry
 from executionkit.tools._plans.checks import check_plan, make_plan, references_of
 from executionkit.tools._plans.crew import Crew
 from executionkit.tools._plans.desk import Desk, OnResult
 from executionkit.tools._plans.references import ResultOf
-from executionkit.tools._runs import Opener, Override, RunOptions, request_context
+from executionkit.tools._runs import Opener, Override, RunOptions
 from executionkit.tools._scheduling.admission import remaining_ms
 from executionkit.tools.scheduling import (
     ExecutionPlan,
@@ -183,7 +184,7 @@ async def run_plan(
     references = references_of(given)
     clock = core.shop.clock
     began = clock.monotonic()
-    variables = request_context(RunOptions(context=context))
+    variables = request_context(context)
     due = _deadline(variables, constraints, began)
     desk = Desk(
         given,
