@@ -32,6 +32,10 @@ class Stopped(BaseException):
     """SIGTERM came while a tool ran: its `finally` blocks run, and the worker ends."""
 
 
+class _UnsendableError(Exception):
+    """An item cannot be pickled; its cause says why."""
+
+
 class Channel:
     """The worker's end of the socket; everything here blocks.
 
@@ -74,7 +78,10 @@ class Channel:
 
     def send_item(self, item: object) -> None:
         """Send an item; wait while too many of them have not been taken."""
-        parts = pack(protocol.ITEM, item)
+        try:
+            parts = pack(protocol.ITEM, item)
+        except Exception as exc:
+            raise _UnsendableError from exc
         while not self.window:
             self.is_waiting = True
             frame = self.read()
@@ -121,6 +128,8 @@ class Worker:
             if len(self._tools) >= protocol.MAX_LOADED:
                 self._tools.clear()
             self._tools[key] = load(payload, files)
+            # A module may have put its own in place.
+            signal.signal(signal.SIGTERM, self.on_terminate)
         except Exception as exc:  # noqa: BLE001 - importing runs foreign code
             self._fail("load", exc)
         except SystemExit as exc:
@@ -142,8 +151,6 @@ class Worker:
         before: Any = None
         self._channel.window = protocol.WINDOW
         what = "raised"
-        # The tool of another call may have put its own in place.
-        signal.signal(signal.SIGTERM, self.on_terminate)
         try:
             self._is_at_work = True
             try:
@@ -162,6 +169,8 @@ class Worker:
             parts = pack(protocol.DONE, (value, _size() if tell_size else 0))
         except Stopped:
             _leave()
+        except _UnsendableError as exc:
+            self._fail("result", exc.__cause__ or exc, tell_size=tell_size)
         except BaseException as exc:  # noqa: BLE001 - whatever a tool raises is its failure
             self._fail(what, exc, tell_size=tell_size)
         else:
