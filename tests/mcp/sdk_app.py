@@ -25,7 +25,7 @@ def make() -> MCPServer:
     app = MCPServer("real")
 
     @app.tool(annotations=ToolAnnotations(read_only_hint=True))
-    def add(a: int, b: int) -> int:
+    async def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
 

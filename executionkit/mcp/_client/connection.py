@@ -215,3 +215,5 @@ class MCPConnection:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # read, even when nobody waits for the value

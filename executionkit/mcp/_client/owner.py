@@ -262,4 +262,7 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("following an MCP server failed", exc_info=task.exception())
     tasks.clear()

@@ -100,7 +100,7 @@ def _repeats(blocks: list[dict[str, Any]], data: Any) -> bool:
     texts = [block["text"] for block in blocks]
     candidates = [data]
     if isinstance(data, dict) and data.keys() == {"result"}:
-        candidates.append(data["result"])  # how servers wrap what is no object
+        candidates = [data["result"], data]  # how servers wrap what is no object
     for item in candidates:
         if len(texts) == 1 and _says(texts[0], item):
             return True
@@ -116,8 +116,11 @@ def _says(text: str, value: Any) -> bool:
         return text == value
     try:
         read = json.loads(text)
+        if read != value or type(read) is not type(value):
+            return False
         # `==` takes True for 1; JSON does not.
-        return read == value and _canonical(read) == _canonical(value)
+        is_deep = isinstance(read, (dict, list))
+        return not is_deep or _canonical(read) == _canonical(value)
     except (ValueError, RecursionError):
         return False
 
