@@ -111,7 +111,7 @@ class Batch:
         """What a tool left with that is no result."""
         self._error: BaseException | None = None
         """What the source raised; raised again when what has begun has ended."""
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Lock | None = None
         self.is_cancelled: bool = False
         shop.look_around()
 
@@ -254,9 +254,10 @@ class Batch:
     async def _work_and_wait(self, source: AsyncIterator[Any]) -> None:
         """The same for a source that has to be waited for; one worker reads at a time."""
         task: Any = asyncio.current_task()
+        reading = self._reading = self._reading or asyncio.Lock()
         while True:
             self._apart.add(task)
-            async with self._reading:
+            async with reading:
                 if self.is_cancelled or not self._total:
                     return
                 try:

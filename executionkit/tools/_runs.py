@@ -81,9 +81,9 @@ class Override:
             object.__setattr__(self, "retry", tool_retry(self.retry))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RunOptions:
-    """How a batch is run."""
+    """How a batch is run. Made for it, and not changed: freezing would only cost time."""
 
     timeout: float | None = None
     """Seconds for each call, from now on, waiting and retries included."""
@@ -100,9 +100,6 @@ class RunOptions:
 
     from_start: bool = False
     """Whether `timeout` of a call begins when the call is taken from its source."""
-
-
-_PLAIN: Final = RunOptions()
 
 
 class Paths:
@@ -197,12 +194,13 @@ class Opener:
         self._known = paths.known()
         self._options = options
         self._clock = paths.shop.clock
-        current = context.run(get_current_context)
+        current = options.context or get_current_context()
         self._budget = None if current is None else current.budget
         self._deadline: float | None = None
-        left = context.run(remaining_deadline)
-        if left is not None:
-            self._deadline = self._clock.monotonic() + left
+        if current is not None and current.deadline is not None:
+            left = context.run(remaining_deadline)
+            if left is not None:
+                self._deadline = self._clock.monotonic() + left
         if options.timeout is not None and not options.from_start:
             self._deadline = self._sooner(options.timeout)
         self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
@@ -210,7 +208,11 @@ class Opener:
         self._is_told = self._is_traced or options.on_tool_start is not None
         self._inside = entered(paths.gates, context) if paths.gates else ()
         self._own = (
-            options != _PLAIN or self._deadline is not None or bool(self._inside)
+            self._deadline is not None
+            or options.timeout is not None
+            or not options.use_cache
+            or options.overrides is not None
+            or bool(self._inside)
         )
         self.gate: Gate | None = None if self._inside else paths.gate
 

@@ -247,7 +247,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             timeout=seconds(timeout),
             use_cache=use_cache,
             context=context,
-            order=ReturnOrder(return_order),
+            order=_order(return_order),
             overrides=overrides,
         )
         return await run_calls(self._ready().paths, calls, options)
@@ -390,3 +390,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             names = ToolNames.of(self.registry.records())
             self._names = (version, names)
         return self._names[1]
+
+
+def _order(asked: ReturnOrder | str) -> ReturnOrder:
+    return asked if type(asked) is ReturnOrder else ReturnOrder(asked)
