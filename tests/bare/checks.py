@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_MODULES = 150
-MAX_BYTES = 2_000_000
+MAX_BYTES = 3_500_000
 SECONDS = 60
 LOAD_ALL = "import executionkit as e; [getattr(e, name) for name in e.__all__]"
 
