@@ -16,6 +16,7 @@ import pytest
 from executionkit.calls import ToolCall
 from executionkit.context import ExecutionContext, execution_scope
 from executionkit.errors import ErrorCategory, ErrorCode
+from executionkit.tools.middleware import ToolRequest
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 from executionkit.tools.strategies import (
@@ -411,6 +412,23 @@ async def test_limits_hold_for_their_tools_alone(tmp_path: Path) -> None:
         spun = await run("spin")
         assert "CPU" in (spun.error or "")
         assert await run.value("add", a=1, b=1) == 2
+
+
+async def test_a_worker_that_was_only_reserved_is_given_back() -> None:
+    async with running() as run:
+        pid = await run.value("pid")
+        record = registry().resolve("pid")
+        for _ in range(2):  # once waiting for it, once at once
+            request = ToolRequest(ToolCall(name="pid"), record, None)
+            request.arguments = {}
+            (layer,) = run.strategy.gates(record)
+            waiting = layer.enter(request)
+            if waiting is not None:
+                await waiting
+            layer.leave(request, TimeoutError("no time is left to begin"))
+            assert run.strategy.active == 0
+        assert await run.value("pid") == pid
+        assert run.strategy.worker_pids == (pid,)
 
 
 @pytest.mark.req("SP-09")

@@ -279,6 +279,44 @@ async def test_a_hundred_kills_at_any_moment_hurt_only_the_call_that_ran() -> No
     assert not children()
 
 
+@pytest.mark.req("isolation.no-leaks")
+async def test_whatever_happens_to_calls_the_pool_stays_whole() -> None:
+    chance = random.Random(5)
+    tools_: list[tuple[str, dict[str, Any]]] = [
+        ("crash", {"how": "exit"}),
+        ("crash", {"how": "kill"}),
+        ("light_nap", {"seconds": 5}),
+        ("light_nap", {"seconds": 0.01}),
+        ("items", {"count": 100}),
+        ("give", {"kind": "lock"}),
+        *[("light_echo", {"text": "x"})] * 6,
+        ("light_echo", {"text": "x" * 1_000_000}),
+    ]
+    before = descriptors()
+    async with running(max_workers=3, grace=0.1, max_calls_per_worker=7) as run:
+
+        async def lane() -> None:
+            for _ in range(20):
+                name, arguments = chance.choice(tools_)
+                limit = chance.choice([0.02, 0.1, 0.4])
+                call = asyncio.ensure_future(run(name, limit, **arguments))
+                if chance.random() < 0.2:
+                    await asyncio.sleep(chance.uniform(0, 0.05))
+                    call.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    result = await call
+                    if name == "light_echo" and result.error is None:
+                        assert result.result == arguments["text"]
+
+        async with asyncio.timeout(25):
+            await asyncio.gather(*[lane() for _ in range(5)])
+        assert run.strategy.active == 0
+        assert len(run.strategy.worker_pids) <= 3
+        assert await run.value("light_echo", text="well") == "well"
+    assert not children()
+    assert descriptors() <= before
+
+
 async def test_an_idle_worker_that_is_killed_is_noticed_and_replaced() -> None:
     async with running() as run:
         first = await run.value("pid")

@@ -42,12 +42,22 @@ class Job:
         pool: Where workers come from.
     """
 
-    __slots__ = ("_frame", "_is_done", "_kept", "_pool", "_recipe", "_taken", "worker")
+    __slots__ = (
+        "_frame",
+        "_has_begun",
+        "_is_done",
+        "_kept",
+        "_pool",
+        "_recipe",
+        "_taken",
+        "worker",
+    )
 
     def __init__(self, frame: list[Any], recipe: Recipe, pool: Pool) -> None:
         self._frame = frame
         self._recipe = recipe
         self._pool = pool
+        self._has_begun = False
         self._is_done = False
         self._kept: Any = None
         self._taken = 0  # items that the worker has not been told of
@@ -65,6 +75,7 @@ class Job:
         Raises:
             Exception: What the tool raised, or what became of the worker.
         """
+        self._has_begun = True
         worker = await self._begun()
         request.pid = worker.pid
         try:
@@ -82,6 +93,8 @@ class Job:
         """The call has ended, or will not be run."""
         worker, self.worker = self.worker, None
         if worker is not None:
+            if not self._has_begun:
+                worker.is_busy = False  # it was only reserved
             self._pool.put(worker)
 
     async def _begun(self) -> WorkerProcess:

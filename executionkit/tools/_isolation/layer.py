@@ -77,5 +77,6 @@ class WorkerLayer(Layer):
             except TimeoutError:
                 raise out_of_time(request, "was not started") from None
         except BaseException as exc:
+            job.give_back()
             self._gate.leave(request, exc)
             raise

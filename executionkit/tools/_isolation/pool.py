@@ -135,7 +135,7 @@ class Pool:
             worker.kill()  # it may have died between its answer and now
             if worker.is_reaped():
                 self.workers.discard(worker)  # else it is looked at again later
-        if not self.is_closed and len(self._idle) < options.size:
+        if not self.is_closed and self._alive() < options.size:
             try:
                 self._idle.append(self._start())
             except WorkerStartError:
@@ -225,8 +225,11 @@ class Pool:
 
     def _fill(self) -> None:
         self._prune()
-        while sum(not item.is_dead for item in self.workers) < self.options.size:
+        while self._alive() < self.options.size:
             self._idle.append(self._start())
+
+    def _alive(self) -> int:
+        return sum(not item.is_dead for item in self.workers)
 
     def _prune(self) -> None:
         for worker in [item for item in self.workers if item.is_dead]:
