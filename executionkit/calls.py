@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from executionkit._error_base import portable
 from executionkit._error_codes import ErrorCategory, ErrorCode
 from executionkit._error_info import ErrorInfo
 from executionkit._frozen import freeze, freeze_mapping, sealed, thaw
+from executionkit._ids import new_id
 from executionkit._keys import idempotency_key
 from executionkit._render import render_result
 
@@ -32,15 +32,15 @@ __all__ = (
 )
 
 
-def new_id() -> str:
-    """A fresh unique id (the text of a random UUID, version 4)."""
-    # By hand: the module `uuid` costs more import time than the rest of this one.
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return (
-        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}"
-        f"-{variant}{digits[17:20]}-{digits[20:]}"
-    )
+def _check_kinds(name: object, arguments: object) -> None:
+    if type(arguments) is dict and type(name) is str:
+        return
+    if not isinstance(name, str):
+        msg = f"`name` of a tool call must be a text, got {name!r:.60}"
+        raise TypeError(msg)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        msg = f"`arguments` of a tool call must be a dict, got {arguments!r:.60}"
+        raise TypeError(msg)
 
 
 class ReturnOrder(StrEnum):
@@ -95,6 +95,7 @@ class ToolCall:
         if name and tool and name != tool:
             msg = f"`name` is {name!r} but `tool` is {tool!r}; give one of them"
             raise ValueError(msg)
+        _check_kinds(chosen, arguments)
         put = object.__setattr__
         put(self, "id", new_id() if id is None else id)
         put(self, "name", chosen)

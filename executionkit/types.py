@@ -284,7 +284,8 @@ class Tool:
     """Calls at once. None = no limit of its own."""
 
     max_retries: int | None = None
-    """Attempts after the first, where retries are on. None = as for other tools."""
+    """Attempts after the first, also where retries are off otherwise. None = as for
+    other tools."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)

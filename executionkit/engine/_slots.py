@@ -272,7 +272,10 @@ class Slots:
         if timeout is not None and timeout <= 0:
             return _full(route, timeout)
         depth = self._config.max_queue_depth
-        if depth is not None and route.scarce.waiting >= depth:
+        if depth is not None and any(
+            pool.waiting >= depth and (pool.is_full or pool is route.scarce)
+            for pool in route.resources
+        ):
             kind = BulkheadLimitType.QUEUE_DEPTH
             return BulkheadFullError(route.tool, route.namespace, kind, depth)
         return None

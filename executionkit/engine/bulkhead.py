@@ -104,7 +104,7 @@ class BulkheadStats:
 class BulkheadSlot:
     """A place in the bulkhead: `async with bulkhead.acquire(...)`. Use it once."""
 
-    __slots__ = ("_namespace", "_route", "_slots", "_timeout", "_tool")
+    __slots__ = ("_is_used", "_namespace", "_route", "_slots", "_timeout", "_tool")
 
     def __init__(
         self, slots: Slots, tool: str, namespace: str, timeout: float | None
@@ -114,8 +114,20 @@ class BulkheadSlot:
         self._namespace = namespace
         self._timeout = timeout
         self._route: Route | None = None
+        self._is_used = False
 
     async def __aenter__(self) -> None:
+        if self._is_used:
+            msg = "a slot is for one use at a time; call `acquire` for each"
+            raise RuntimeError(msg)
+        self._is_used = True
+        try:
+            await self._enter()
+        except BaseException:
+            self._is_used = False
+            raise
+
+    async def _enter(self) -> None:
         route = self._slots.try_enter(self._tool, self._namespace)
         if route is None:
             route = await self._slots.enter(self._tool, self._namespace, self._timeout)
@@ -128,6 +140,7 @@ class BulkheadSlot:
         tb: TracebackType | None,
     ) -> None:
         route, self._route = self._route, None
+        self._is_used = False
         if route is not None:
             self._slots.leave(route)
 

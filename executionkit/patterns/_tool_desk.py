@@ -256,7 +256,8 @@ class ToolDesk:
         if self._list is not None:
             return self._list.check_call(call)
         if call.name in self._offered:
-            return None
+            check: Any = getattr(self._runner, "check_call", None)
+            return None if check is None else check(call)
         known = ", ".join(self._offered) or "none"
         text = f"Error: Unknown tool '{call.name}'. Available tools: {known}"
         return _refused(call, ErrorCode.TOOL_NOT_FOUND, text)

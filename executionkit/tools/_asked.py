@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from contextvars import Context, copy_context
+from typing import TYPE_CHECKING
 
-from executionkit.calls import ToolCall
+from executionkit.calls import CallProblem, ToolCall, ToolResult
 from executionkit.context import (
     ExecutionContext,
     get_current_context,
     set_current_context,
 )
+from executionkit.errors import ToolProcessorError
+from executionkit.tools._arguments import checked_arguments
+from executionkit.tools._settle import failed_result
 
-__all__ = ("context_of", "renamed", "request_context", "seconds")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from executionkit.tools._runs import Paths
+
+__all__ = (
+    "check_calls",
+    "check_context",
+    "check_strategy",
+    "checked",
+    "context_of",
+    "renamed",
+    "request_context",
+    "seconds",
+)
 
 
 def seconds(timeout: float | None) -> float | None:
@@ -37,6 +55,7 @@ def context_of(
     context: ExecutionContext | None, request_id: str | None
 ) -> ExecutionContext | None:
     """The context of a request: the one that is given, else one with its id."""
+    check_context(context)
     if context is not None or request_id is None:
         return context
     current = get_current_context()
@@ -54,7 +73,58 @@ def renamed(call: ToolCall, name: str) -> ToolCall:
 
 def request_context(given: ExecutionContext | None) -> Context:
     """A copy of the caller's context variables, with the request's context in it."""
+    check_context(given)
     context = copy_context()
     if given is not None:
         context.run(set_current_context, given)
     return context
+
+
+def check_calls(calls: Sequence[object]) -> None:
+    """Refuse what is no call.
+
+    Raises:
+        TypeError: When there is something else among `calls`.
+    """
+    for kind in set(map(type, calls)):
+        if not issubclass(kind, (ToolCall, CallProblem)):
+            msg = (
+                f"`calls` must be `ToolCall`s, got a {kind.__name__}; `process` reads "
+                "dicts, texts and messages"
+            )
+            raise TypeError(msg)
+
+
+def check_context(context: object) -> None:
+    """Refuse what is no context.
+
+    Raises:
+        TypeError: When it is something else than an `ExecutionContext` or None.
+    """
+    if context is not None and not isinstance(context, ExecutionContext):
+        msg = f"`context` must be an ExecutionContext or None, got {context!r:.60}"
+        raise TypeError(msg)
+
+
+def check_strategy(strategy: object) -> None:
+    """Refuse what cannot run tools.
+
+    Raises:
+        TypeError: When it has no `start`.
+    """
+    if strategy is not None and not callable(getattr(strategy, "start", None)):
+        hint = ""
+        if hasattr(strategy, "create_processor"):
+            hint = "; a config makes one with `config.create_processor(registry)`"
+        msg = f"`strategy` must run tools (`start`), got {strategy!r:.60}{hint}"
+        raise TypeError(msg)
+
+
+def checked(paths: Paths, call: ToolCall) -> ToolResult | None:
+    """The failed result of a call that could not run; None when it could."""
+    try:
+        path = paths.find(call.name, call.namespace)
+        checked_arguments(path.record, call.arguments)
+    except ToolProcessorError as exc:
+        return failed_result(call, exc, attempts=0)
+    return None

@@ -9,24 +9,25 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from executionkit.calls import ToolCall, ToolResult
+from executionkit.calls import CallProblem, ToolCall, ToolResult, new_id
 from executionkit.tools.parsing import parse_calls
 from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.calls import CallProblem
 
 Entry: TypeAlias = "ToolCall | CallProblem"
 
-__all__ = ("BatchProgress", "counted", "read_calls")
+__all__ = ("BatchProgress", "close_source", "counted", "read_calls")
 
 
 @sealed
@@ -59,32 +60,68 @@ def read_calls(
     """
     if isinstance(source, AsyncIterable):
         return _read_async(source, parsers)
-    if isinstance(source, (str, bytes)) or not isinstance(source, Iterable):
+    no_source = isinstance(source, (str, bytes, Mapping, ToolCall))
+    if no_source or not isinstance(source, Iterable):
         msg = (
             f"`calls` must be an iterable of calls, got {type(source).__name__}; for "
-            "one text or message use `process`"
+            "one text, message or call use `process`"
         )
         raise TypeError(msg)
     return _read(source, parsers)
 
 
+def _entries(place: int, item: Any, parsers: Sequence[Any] | None) -> Iterable[Entry]:
+    """The calls of one item; one that holds none is a problem of its own."""
+    why = "it holds no tool call"
+    try:
+        entries = parse_calls(item, parsers=parsers).entries
+    except TypeError as exc:
+        why, entries = str(exc), ()
+    if entries:
+        return entries
+    text = item if isinstance(item, str) else repr(item)
+    return (
+        CallProblem(
+            call_id=new_id(), name="", message=f"item {place}: {why}", raw=text[:800]
+        ),
+    )
+
+
 def _read(source: Iterable[Any], parsers: Sequence[Any] | None) -> Iterator[Entry]:
-    for item in source:
-        if type(item) is ToolCall:
-            yield item
-        else:
-            yield from parse_calls(item, parsers=parsers).entries
+    try:
+        for place, item in enumerate(source):
+            if type(item) is ToolCall:
+                yield item
+            else:
+                yield from _entries(place, item, parsers)
+    finally:
+        if isinstance(source, Generator):
+            source.close()
 
 
 async def _read_async(
     source: AsyncIterable[Any], parsers: Sequence[Any] | None
 ) -> AsyncIterator[Entry]:
-    async for item in source:
-        if type(item) is ToolCall:
-            yield item
-        else:
-            for call in parse_calls(item, parsers=parsers).entries:
-                yield call
+    place = 0
+    try:
+        async for item in source:
+            if type(item) is ToolCall:
+                yield item
+            else:
+                for call in _entries(place, item, parsers):
+                    yield call
+            place += 1
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()
+
+
+async def close_source(source: Any) -> None:
+    """Close what `read_calls` gave: its own source is closed with it."""
+    if isinstance(source, AsyncGenerator):
+        await source.aclose()
+    elif isinstance(source, Generator):
+        source.close()
 
 
 async def counted(

@@ -159,7 +159,7 @@ class Core:
         marked = retry_mark(record.source)
         config = marked or self.options.retry
         chosen: int | None = _of(exact(policies, record.names), "max_retries")
-        if chosen is None and config is not None:
+        if chosen is None:
             chosen = record.tool.max_retries
         if chosen is None:
             chosen = _of(matching(policies, record.names), "max_retries")

@@ -11,7 +11,7 @@ from executionkit.tools._arguments import prepare
 from executionkit.tools._attempt import AttemptPath
 from executionkit.tools._machine import machine_name
 from executionkit.tools._parts import Counts, PathParts
-from executionkit.tools._settle import failed_result
+from executionkit.tools._settle import failed_result, unusable_result
 from executionkit.tools._streaming import shown_items
 from executionkit.tools.middleware._base import compose
 from executionkit.tools.middleware._flights import LEAD
@@ -211,17 +211,22 @@ class ToolPath(AttemptPath):
 
     def _result(self, request: ToolRequest, value: Any, began: float) -> ToolResult:
         shop = self._shop
-        return make_result(
-            request.call,
-            value,
-            began + shop.offset,
-            self._now() - began,
-            request.attempts,
-            request.cached,
-            self._machine,
-            request.pid or shop.pid,
-            tuple(request.warnings) if request.warnings else (),
-        )
+        try:
+            return make_result(
+                request.call,
+                value,
+                began + shop.offset,
+                self._now() - began,
+                request.attempts,
+                request.cached,
+                self._machine,
+                request.pid or shop.pid,
+                tuple(request.warnings) if request.warnings else (),
+            )
+        except (ValueError, TypeError, RecursionError) as exc:
+            # No matter of trying again: the tool has run.
+            error = unusable_result(request.call, value, exc)
+            return self._failed(request, error, began)
 
     def _special(self, request: ToolRequest) -> Next | None:
         """The way of a call that brings retries or an idempotency key of its own."""

@@ -257,6 +257,10 @@ class Running:
                     thrown = exc
                 waits_for = send(sent) if thrown is None else self._throw(thrown)
         except StopIteration as stop:
+            if self._reason is not None:
+                self._request.warn(
+                    f"it ended after it was told to stop ({self._reason})"
+                )
             return stop.value
         except asyncio.CancelledError as exc:
             if self._reason is None or self._is_called_off():

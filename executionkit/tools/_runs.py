@@ -27,7 +27,7 @@ from executionkit.context import (
 from executionkit.engine._checks import check_number
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ToolProcessorError
-from executionkit.tools._asked import request_context
+from executionkit.tools._asked import check_calls, request_context
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
 from executionkit.tools._options import tool_retry
@@ -307,6 +307,7 @@ async def run_calls(
 ) -> list[ToolResult]:
     """The results of `calls`, in the order that the options ask for."""
     given = tuple(calls)  # a tool may get hold of the caller's list
+    check_calls(given)
     if not given:
         return []
     context = request_context(options.context)

@@ -11,8 +11,10 @@ from executionkit._redact import redact, redact_exception_text, redact_value
 from executionkit.calls import ErrorInfo, ToolResult
 from executionkit.errors import (
     BudgetExhaustedError,
+    ErrorCode,
     ToolCancelledError,
     ToolNotFoundError,
+    ToolProcessorError,
     ToolTimeoutError,
 )
 from executionkit.tools._machine import machine_name
@@ -28,6 +30,7 @@ __all__ = (
     "failed_result",
     "over_budget_result",
     "unreadable_result",
+    "unusable_result",
 )
 
 
@@ -108,6 +111,16 @@ def cancelled_result(
         attempts=request.attempts,
         start_time=0.0 if began is None else began + shop.offset,
         duration=0.0 if began is None else shop.clock.monotonic() - began,
+    )
+
+
+def unusable_result(call: ToolCall, value: object, exc: Exception) -> Exception:
+    """The error of a tool whose value cannot be kept."""
+    msg = (
+        f"Tool '{call.name}' returned a {type(value).__name__} that is no result: {exc}"
+    )
+    return ToolProcessorError(
+        msg, ErrorCode.TOOL_RESULT_ERROR, {"tool_name": call.name}, exc
     )
 
 

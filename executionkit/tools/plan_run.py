@@ -94,8 +94,8 @@ class ToolPlanResult:
 
     @property
     def is_success(self) -> bool:
-        """True when no call failed; what the plan left out does not count."""
-        return not self.failed
+        """True when no call failed, and not all of them were left out."""
+        return not self.failed and (bool(self.succeeded) or not self.results)
 
 
 class PlanRunner(ABC):

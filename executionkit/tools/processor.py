@@ -17,14 +17,13 @@ from executionkit._clock import get_clock
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.engine._checks import check_int
 from executionkit.tools import _options as given
-from executionkit.tools._asked import context_of, renamed, seconds
-from executionkit.tools._bulk import BatchProgress, counted, read_calls
+from executionkit.tools._as_runner import RunnerHalf
+from executionkit.tools._asked import check_strategy, context_of, seconds
+from executionkit.tools._bulk import BatchProgress, close_source, counted, read_calls
 from executionkit.tools._core import Core
 from executionkit.tools._dry_run import DryRun, dry_run
 from executionkit.tools._runs import RunOptions, run_calls, stream_calls
 from executionkit.tools._trace import Tracer
-from executionkit.tools._views import ProcessorViews
-from executionkit.tools.export import ToolNames, to_openai
 from executionkit.tools.parsing import (
     DEFAULT_PARSERS,
     parse_calls,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ("ToolProcessor",)
 
 
-class ToolProcessor(PlanRunner, ProcessorViews):
+class ToolProcessor(PlanRunner, RunnerHalf):
     """Finds the tool calls in what a model said and runs them.
 
     All calls of a batch run at once, whatever layers are on. A failure is a result, and
@@ -165,11 +164,11 @@ class ToolProcessor(PlanRunner, ProcessorViews):
             policies=policies or {},
         )
         super().__init__(registry, given.shared(options, state, on_state_error))
+        check_strategy(strategy)
         self._strategy = strategy
         self._clock = clock or get_clock()
         self._tracer = Tracer(trace, show_arguments=show_arguments)
         self._core: Core | None = None
-        self._names: tuple[int, ToolNames] | None = None
         self._chosen: tuple[Any, ...] | None = None
         if parser_plugins is not None:
             chosen = given.as_tuple("parser_plugins", parser_plugins)
@@ -319,6 +318,7 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         finally:
             await counter.aclose()
             await stream.aclose()
+            await close_source(source)
 
     async def dry_run(
         self, data: object, context: ExecutionContext | None = None
@@ -326,17 +326,6 @@ class ToolProcessor(PlanRunner, ProcessorViews):
         """What would happen to the calls in `data`; nothing is run or counted."""
         parsed = parse_calls(data, parsers=self._chosen)
         return await dry_run(self._ready(), parsed, context)
-
-    # --- for react_loop -------------------------------------------------------------
-    async def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
-        """The tools on offer in OpenAI's function format."""
-        return to_openai(self.registry)
-
-    async def run_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolResult]:
-        """Run calls as a model named them; results in the order of the calls."""
-        names = self._wire_names()
-        meant = [renamed(call, names.full_name(call.name)) for call in calls]
-        return await self.execute(meant, return_order=ReturnOrder.SUBMISSION)
 
     # --- life -----------------------------------------------------------------------
     async def initialize(self) -> None:
@@ -383,13 +372,6 @@ class ToolProcessor(PlanRunner, ProcessorViews):
                 self.registry, strategy, self.options, self._tracer, self._clock
             )
         return core
-
-    def _wire_names(self) -> ToolNames:
-        version = self.registry.version
-        if self._names is None or self._names[0] != version:
-            names = ToolNames.of(self.registry.records())
-            self._names = (version, names)
-        return self._names[1]
 
 
 def _order(asked: ReturnOrder | str) -> ReturnOrder:

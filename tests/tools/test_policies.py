@@ -393,12 +393,12 @@ async def test_retries_of_one_call_count_whatever_else_is_on(
 
 
 @pytest.mark.req("policies.retries")
-async def test_a_policy_turns_retries_on_and_a_tool_alone_does_not(
+async def test_a_policy_turns_retries_on_and_so_does_a_tool(
     auto_clock: FakeClock,
 ) -> None:
     work = Work(auto_clock, failures=99)
     registry = registry_of(work, max_retries=2)
-    assert (await one(ToolProcessor(registry))).attempts == 1
+    assert (await one(ToolProcessor(registry))).attempts == 3
     policies = {"w*": ToolPolicy(max_retries=4), "work": ToolPolicy(max_retries=1)}
     processor = ToolProcessor(registry, policies=policies)
     assert (await one(processor)).attempts == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404 - starting servers is what it is for
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
