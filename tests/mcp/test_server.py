@@ -302,16 +302,19 @@ async def test_a_batch_is_refused_where_there_are_none(version: str) -> None:
         await client.send([request(1, "ping")])
         answer = await client.until(lambda one: "error" in one)
         assert (answer["error"]["code"], answer["id"]) == (-32600, None)
+        assert "a batch is not part of" in answer["error"]["message"]
 
 
 @pytest.mark.req("mcp.server.batch")
 async def test_an_empty_and_a_huge_batch_are_refused() -> None:
     async with Client(make()) as client:
         await client.initialize("2025-03-26")
-        for batch in ([], [request(n, "ping") for n in range(101)]):
+        huge = [request(n, "ping") for n in range(101)]
+        for batch, why in (([], "is empty"), (huge, "has more than 100 messages")):
             await client.send(batch)
             answer = await client.until(lambda one: "error" in one)
             assert (answer["error"]["code"], answer["id"]) == (-32600, None)
+            assert why in answer["error"]["message"]
             client.seen.clear()
 
 

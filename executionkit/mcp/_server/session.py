@@ -77,7 +77,7 @@ class Session:
         *,
         can_ask: bool = True,
     ) -> None:
-        self.peer = peer
+        self.peer: Peer | None = peer
         self.running: dict[Id, asyncio.Task[None]] = {}
         """The requests that are being served, by id."""
         self._core = core
@@ -128,9 +128,9 @@ class Session:
     ) -> asyncio.Task[None] | None:
         version = None if self.peer is None else self.peer.version
         if version != BATCH_VERSION or not items or len(items) > _MAX_BATCH:
-            why = "empty" if not items else "too long"
+            why = "is empty" if not items else f"has more than {_MAX_BATCH} messages"
             if version != BATCH_VERSION:
-                why = "not part of this protocol version"
+                why = "is not part of this protocol version"
             error = ProtocolError(INVALID_REQUEST, f"Invalid request: a batch {why}")
             outlet.put(failure(None, error))
             return None
