@@ -197,4 +197,4 @@ class _Entered:
     __slots__ = ("count",)
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count: int = count

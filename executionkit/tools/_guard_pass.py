@@ -31,13 +31,13 @@ class Step:
     __slots__ = ("check", "check_error", "guard", "name", "peek", "refund", "warns")
 
     def __init__(self, guard: Any, check: Any, *, warns: bool) -> None:
-        self.guard = guard
+        self.guard: Any = guard
         self.name: str = guard.name
-        self.check = check
+        self.check: Any = check
         self.peek = getattr(guard, "peek", None) or check
         self.refund = getattr(guard, "refund", None)
         self.check_error = getattr(guard, "check_error", None)
-        self.warns = warns
+        self.warns: bool = warns
 
 
 @sealed
@@ -96,13 +96,13 @@ class Pass:
         *,
         output: bool,
     ) -> None:
-        self.steps = steps
-        self.call = call
-        self.record = record
-        self.value = value
-        self.output = output
+        self.steps: tuple[Step, ...] = steps
+        self.call: ToolCall = call
+        self.record: ToolRecord = record
+        self.value: Any = value
+        self.output: bool = output
         self.blocked: tuple[Step, GuardResult] | None = None
-        self.repaired = False
+        self.repaired: bool = False
         self.waits: tuple[int, Awaitable[Any]] | None = None
         """The guard that must wait, and what for; None = all is said."""
         self.unenforced: list[Step] = []

@@ -42,7 +42,7 @@ class _Holder:
     __slots__ = ("registry",)
 
     def __init__(self) -> None:
-        self.registry = ToolRegistry()
+        self.registry: ToolRegistry = ToolRegistry()
 
 
 _HOLDER: Final = _Holder()

@@ -73,7 +73,7 @@ class GuardChain:
         enforcement: EnforcementLevel = EnforcementLevel.BLOCK,
     ) -> None:
         self.guards: tuple[Any, ...] = tuple(guards)
-        self.enforcement = EnforcementLevel(enforcement)
+        self.enforcement: EnforcementLevel = EnforcementLevel(enforcement)
         self.before: tuple[Step, ...] = self._steps("check")
         """Asked before a call. Not for users."""
         self.after: tuple[Step, ...] = self._steps("check_output")

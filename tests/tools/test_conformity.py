@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from executionkit._keys import idempotency_key
 from executionkit.backends import CacheBackend, InMemoryCache
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.context import (
@@ -25,7 +26,6 @@ from executionkit.context import (
 from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig
 from executionkit.errors import BulkheadFullError, BulkheadLimitType, ErrorCode
 from executionkit.testing import FakeClock, settle
-from executionkit._keys import idempotency_key
 from executionkit.tools._options import ToolPolicy
 from executionkit.tools._runs import Override
 from executionkit.tools.decorators import (

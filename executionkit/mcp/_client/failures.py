@@ -50,7 +50,7 @@ class MCPToolError(MCPError):
             details["structured_content"] = structured
         super().__init__(server_name, "the tool failed", details)
         if text:
-            self.args = (text,)
+            self.args: tuple[Any, ...] = (text,)
 
 
 class MCPResultError(MCPError):

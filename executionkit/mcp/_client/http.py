@@ -45,15 +45,15 @@ class HttpWire:
         options: MCPOptions,
         on_lost: Callable[[str], None],
     ) -> None:
-        self.server = server
-        self.options = options
+        self.server: HttpServer | SseServer = server
+        self.options: MCPOptions = options
         self._on_lost = on_lost
         self._is_sse = isinstance(server, SseServer)
         self._is_closing = False
         self._inner: Any = None
         self._client: Any = None
         self._tokens = _Tokens(server.token)
-        self.trouble = ""
+        self.trouble: str = ""
         """What last kept a request from being answered."""
         self.spoilt: dict[str, str] = {}
         """Tools that the last list had and that cannot be read, and why."""

@@ -49,8 +49,8 @@ class Gone(Exception):  # noqa: N818 - never leaves this folder
 
     def __init__(self, error: Exception, *, untouched: bool) -> None:
         super().__init__()
-        self.error = error
-        self.untouched = untouched
+        self.error: Exception = error
+        self.untouched: bool = untouched
 
 
 class Link:
@@ -66,14 +66,14 @@ class Link:
     def __init__(
         self, number: int, name: str, server: Any, options: MCPOptions
     ) -> None:
-        self.number = number
-        self.name = name
-        self.options = options
+        self.number: int = number
+        self.name: str = name
+        self.options: MCPOptions = options
         self.lost: str | None = None
         """Why it is gone; None while it is not."""
-        self.over = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
         """Set when it is to be taken down."""
-        self.changed = asyncio.Event()
+        self.changed: asyncio.Event = asyncio.Event()
         """Set when the server says that its tools are others now."""
         self._calls = 0
         self._is_retired = False

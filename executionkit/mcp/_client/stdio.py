@@ -40,11 +40,11 @@ class _Process(asyncio.subprocess.SubprocessStreamProtocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=_CHUNK, loop=loop)
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self.words = bytearray()
-        self.exited = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.is_cut = False
+        self.exited: asyncio.Event = asyncio.Event()
+        self.closed: asyncio.Event = asyncio.Event()
+        self.is_cut: bool = False
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         if fd != 2 or isinstance(data, str):
@@ -91,7 +91,7 @@ class StdioWire:
         self._process: _Process | None = None
         self._transport: asyncio.SubprocessTransport | None = None
         self._is_closing = False
-        self.stray = ""
+        self.stray: str = ""
         """The last line that was no message."""
         self.spoilt: dict[str, str] = {}
         """Tools that the last list had and that cannot be read, and why."""

@@ -25,7 +25,7 @@ class Questions:
     """The open questions to one client."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.asked: asyncio.Event = asyncio.Event()
         """Set while a question is open."""
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._count = 0

@@ -56,6 +56,7 @@ class ToolSource:
     """
 
     def __init__(self, tools: ToolRegistry | ToolProcessor | Iterable[object]) -> None:
+        self.processor: ToolProcessor
         if isinstance(tools, ToolProcessor):
             self.processor = tools
         elif isinstance(tools, ToolRegistry):

@@ -96,14 +96,14 @@ class Core:
         options: ServerOptions,
         fixed: bool,
     ) -> None:
-        self.tools = tools
-        self.name = name
-        self.version = version
-        self.instructions = instructions
+        self.tools: ToolSource = tools
+        self.name: str = name
+        self.version: str = version
+        self.instructions: str | None = instructions
         self.resources: Table[Resource] = Table(resources)
         self.prompts: Table[Prompt] = Table(prompts)
-        self.options = options
-        self.fixed = fixed
+        self.options: ServerOptions = options
+        self.fixed: bool = fixed
         """Whether there are tools alone, and always the same."""
         self.listeners: set[Listener] = set()
         self._seen = self._versions()

@@ -39,8 +39,8 @@ class InputRequiredError(ToolProcessorError):
         self, requests: Mapping[str, Mapping[str, Any]], state: object = None
     ) -> None:
         super().__init__("the client is asked first")
-        self.requests = dict(requests)
-        self.state = state
+        self.requests: dict[str, Any] = dict(requests)
+        self.state: object = state
 
 
 class Exchange:

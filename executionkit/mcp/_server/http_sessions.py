@@ -25,8 +25,8 @@ class HTTPSession:
 
     def __init__(self, core: Core) -> None:
         self.id = os.urandom(16).hex()
-        self.standing = EventStream("s0")
-        self.session = Session(core, self.standing)
+        self.standing: EventStream = EventStream("s0")
+        self.session: Session = Session(core, self.standing)
         self.used = get_clock().monotonic()
         """When the client was last heard of, in seconds of the monotonic clock."""
         self._streams: dict[str, EventStream] = {}

@@ -70,7 +70,7 @@ class LineOutlet:
 
     def __init__(self, writer: ByteWriter) -> None:
         self._writer: Any = writer
-        self.closed = False
+        self.closed: bool = False
         """Whether the other end does not take anything any more."""
 
     @property

@@ -54,10 +54,10 @@ class ProtocolError(Exception):
         id: Id | None = None,  # noqa: A002 - the wire's own word
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.data = data
-        self.id = id
+        self.code: int = code
+        self.message: str = message
+        self.data: object = data
+        self.id: Id | None = id
 
 
 class Kind(Enum):

@@ -167,7 +167,7 @@ class Table(Generic[_T]):
 
     def __init__(self, items: Iterable[_T] = ()) -> None:
         self._items: dict[str, _T] = {item.key: item for item in items}
-        self.version = 0
+        self.version: int = 0
 
     def __len__(self) -> int:
         return len(self._items)

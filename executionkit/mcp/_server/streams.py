@@ -35,8 +35,8 @@ class EventStream:
     """
 
     def __init__(self, name: str | None, *, primed: bool = False) -> None:
-        self.name = name
-        self.finished = False
+        self.name: str | None = name
+        self.finished: bool = False
         """Whether there will be no more messages."""
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0

@@ -32,8 +32,8 @@ class WireError(Exception):
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.status: int = status
+        self.reason: str = reason
 
 
 @dataclass(slots=True)

@@ -48,13 +48,13 @@ class Graph:
         waiting: list[int],
         order: list[int],
     ) -> None:
-        self.index = index
+        self.index: dict[str, int] = index
         """Call id to number."""
-        self.children = children
+        self.children: list[list[int]] = children
         """Who waits for it. Those without share one empty list."""
-        self.waiting = waiting
+        self.waiting: list[int] = waiting
         """For how many calls it waits."""
-        self.order = order
+        self.order: list[int] = order
         """An order in which nothing stands before what it needs."""
 
 

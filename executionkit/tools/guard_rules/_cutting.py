@@ -114,7 +114,7 @@ class _Shrinker:
     def __init__(self, items: int | None, string: int | None) -> None:
         self._items = items
         self._string = string
-        self.changes = 0
+        self.changes: int = 0
 
     def visit(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):

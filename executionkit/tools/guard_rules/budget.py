@@ -25,9 +25,9 @@ class _Spent:
     __slots__ = ("calls", "cost", "tools", "turn")
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.turn = 0
-        self.cost = 0.0
+        self.calls: int = 0
+        self.turn: int = 0
+        self.cost: float = 0.0
         self.tools: dict[str, int] = {}
 
 

@@ -41,8 +41,8 @@ class _Known:
     __slots__ = ("result", "times")
 
     def __init__(self, result: bytes) -> None:
-        self.result = result
-        self.times = 1
+        self.result: bytes = result
+        self.times: int = 1
 
 
 class RunawayGuard(BaseGuard):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from executionkit._frozen import freeze_mapping, sealed
+from executionkit._keys import canonical
 from executionkit.backends import CacheBackend
 from executionkit.backends.memory import check_ttl
 from executionkit.calls import ToolCall
-from executionkit._keys import canonical
 from executionkit.tools._record import Kind
 from executionkit.tools.middleware._once import check_backend
 from executionkit.tools.middleware._store import OnError

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from executionkit._frozen import sealed
+from executionkit._keys import fingerprint, scope_of
 from executionkit.backends import (
     CacheBackend,
     CacheEntry,
@@ -17,7 +18,6 @@ from executionkit.backends import (
 from executionkit.backends.memory import check_ttl, own
 from executionkit.context import get_current_context
 from executionkit.errors import ToolIdempotencyError, ToolTimeoutError
-from executionkit._keys import fingerprint, scope_of
 from executionkit.tools.middleware._flights import LEAD, Flights, is_leaders_own
 from executionkit.tools.middleware._store import ON_ERROR, OnError, SafeStore
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from executionkit._clock import get_clock
 from executionkit._error_base import ExecutionKitError
 from executionkit._error_codes import ErrorCategory
+from executionkit._keys import canonical, key_prefix, scope_of
 from executionkit.backends import (
     CacheBackend,
     CacheEntry,
@@ -24,7 +25,6 @@ from executionkit.backends.memory import own
 from executionkit.calls import ToolCall, ToolResult
 from executionkit.context import get_current_context
 from executionkit.errors import ToolProcessorError
-from executionkit._keys import canonical, key_prefix, scope_of
 from executionkit.tools.middleware._cache_options import (
     CacheOptions,
     cacheable,
@@ -72,8 +72,8 @@ class _Plan:
     __slots__ = ("prefix", "ttl")
 
     def __init__(self, prefix: str | None, ttl: float | None) -> None:
-        self.prefix = prefix  # None = not cached
-        self.ttl = ttl
+        self.prefix: str | None = prefix  # None = not cached
+        self.ttl: float | None = ttl
 
 
 class CacheLayer:
@@ -365,7 +365,7 @@ class _Failure:
     __slots__ = ("error",)
 
     def __init__(self, error: BaseException) -> None:
-        self.error = error
+        self.error: BaseException = error
 
 
 def _is_kept(value: Any) -> bool:

@@ -46,11 +46,11 @@ class Page:
     __slots__ = ("broken", "entries", "read_json", "stopped", "text")
 
     def __init__(self, text: str, read_json: ReadJson) -> None:
-        self.text = text
-        self.read_json = read_json
+        self.text: str = text
+        self.read_json: ReadJson = read_json
         self.entries: list[Any] = []
-        self.broken = 0
-        self.stopped = -1
+        self.broken: int = 0
+        self.stopped: int = -1
         """Where reading was given up; -1 = it was not."""
 
     def add(self, call: RawCall) -> None:

@@ -67,7 +67,7 @@ class _Parser:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
 
     def __repr__(self) -> str:
         return f"<parser {self.name!r}>"

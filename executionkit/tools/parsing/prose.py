@@ -61,11 +61,11 @@ class _Found:
     __slots__ = ("at", "calls", "is_list", "start", "why")
 
     def __init__(self, start: int, calls: list[Any], why: str = "") -> None:
-        self.start = start
-        self.calls = calls
-        self.why = why
-        self.at = -1
-        self.is_list = False
+        self.start: int = start
+        self.calls: list[Any] = calls
+        self.why: str = why
+        self.at: int = -1
+        self.is_list: bool = False
 
 
 class _Search:
@@ -74,11 +74,11 @@ class _Search:
     __slots__ = ("deep", "effort", "failures", "open_until", "page")
 
     def __init__(self, page: Page) -> None:
-        self.page = page
+        self.page: Page = page
         self.effort = 4 * len(page.text) + _ROOM
-        self.failures = 0
-        self.deep = 0
-        self.open_until = -1
+        self.failures: int = 0
+        self.deep: int = 0
+        self.open_until: int = -1
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
         if self.failures <= _MAX_FAILURES:

@@ -159,9 +159,9 @@ class _Part:
     __slots__ = ("done", "pieces", "start")
 
     def __init__(self, start: Mapping[str, Any]) -> None:
-        self.start = start
+        self.start: Mapping[str, Any] = start
         self.pieces: list[str] = []
-        self.done = False
+        self.done: bool = False
 
     def to_call(self, id_key: str, input_key: str) -> RawCall:
         text = "".join(self.pieces)

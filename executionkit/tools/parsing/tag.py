@@ -111,13 +111,13 @@ class _Tag:
     __slots__ = ("args", "at", "attributes", "page", "problem", "start", "text")
 
     def __init__(self, page: Page, found: re.Match[str]) -> None:
-        self.page = page
+        self.page: Page = page
         self.text = page.text
         self.start = found.start()
         self.at = found.end()
         self.attributes: dict[str, str] = {}
         self.args: Any = None
-        self.problem = ""
+        self.problem: str = ""
 
     def read(self) -> int:
         """Read it; returns where it ends."""
