@@ -174,8 +174,8 @@ class ExecutionContext(_Timed):
         return max(0.0, get_clock().monotonic() - born)
 
     def with_span(self, span_id: str) -> ExecutionContext:
-        """A copy in another span."""
-        return self._changed(span_id=span_id)
+        """A copy in another span; see `child`."""
+        return self.child(span_id)
 
     def with_metadata(self, **metadata: JsonValue) -> ExecutionContext:
         """A copy with more metadata; given keys replace old ones."""

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -23,6 +30,7 @@ from executionkit import (
     ToolCall,
     ToolCallSpec,
     ToolProcessor,
+    ToolResult,
     create_registry,
     react_loop,
 )
@@ -227,3 +235,33 @@ async def test_a_plan_that_left_everything_out_is_no_success() -> None:
     )
     assert result.skipped == ("x",)
     assert not result.is_success
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Row:
+    at: date
+    price: Decimal
+
+
+@pytest.mark.req("mistakes.rows")
+def test_rows_of_a_database_can_be_read_by_a_model() -> None:
+    value = {
+        "rows": [Row(date(2026, 1, 2), Decimal("1.50"))],
+        "when": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        "id": UUID(int=7),
+        "path": PurePosixPath("/a/b"),
+        "colour": Colour.RED,
+    }
+    assert json.loads(ToolResult("t", value).to_observation()) == {
+        "rows": [{"at": "2026-01-02", "price": "1.50"}],
+        "when": "2026-01-02T03:04:00+00:00",
+        "id": "00000000-0000-0000-0000-000000000007",
+        "path": "/a/b",
+        "colour": "red",
+    }
+    with pytest.raises(TypeError, match="cannot be written"):
+        ToolResult("t", dict).to_observation()
