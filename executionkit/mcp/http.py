@@ -193,12 +193,7 @@ class HTTPServer:
         self._open.add(task)
         connection = Connection(reader, writer, self._options.read_seconds)
         try:
-            if len(self._open) > self._options.max_connections:
-                raise WireError(503, "too many connections")  # noqa: TRY301
-            while await self._request(connection):
-                pass
-        except WireError as exc:
-            await self._refused(connection, exc)
+            await self._requests(connection)
         except OSError:
             pass  # the client has gone
         except asyncio.CancelledError:
@@ -209,6 +204,16 @@ class HTTPServer:
             self._open.discard(task)
             with contextlib.suppress(asyncio.CancelledError):
                 await connection.writer.close()
+
+    async def _requests(self, connection: Connection) -> None:
+        """Serve requests until the last one, or one that is refused."""
+        try:
+            if len(self._open) > self._options.max_connections:
+                raise WireError(503, "too many connections")  # noqa: TRY301
+            while await self._request(connection):
+                pass
+        except WireError as exc:
+            await self._refused(connection, exc)
 
     async def _request(self, connection: Connection) -> bool:
         """Serve one request; False when it was the last one of the connection."""

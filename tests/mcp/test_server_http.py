@@ -600,3 +600,24 @@ async def test_the_end_of_the_server_ends_what_runs(caller: Caller) -> None:
     with pytest.raises(RuntimeError, match="not been started"):
         _ = caller.http.url
     await caller.http.close()
+
+
+@pytest.mark.req("mcp.http.gone")
+async def test_the_end_while_a_client_is_being_refused_makes_no_noise() -> None:
+    noise: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: noise.append(context)
+    )
+    async with MCPServer(tools=create_registry(add)) as server:
+        http = HTTPServer(server)
+        await http.start()
+        port = int(http.url.rpartition(":")[2].partition("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"nonsense\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            # It is told, and the server waits for the rest of what it sends.
+            assert await reader.readuntil(b"\r\n\r\n")
+            await http.close()
+        writer.close()
+    await asyncio.sleep(0)
+    assert noise == []
