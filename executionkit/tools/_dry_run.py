@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from executionkit._redact import redact
 from executionkit.calls import ErrorInfo, ToolCall
 from executionkit.context import execution_scope, get_current_context
 from executionkit.errors import (
@@ -14,6 +15,8 @@ from executionkit.errors import (
     ToolRateLimitedError,
 )
 from executionkit.tools._arguments import checked_arguments
+from executionkit.tools._guard_pass import repaired
+from executionkit.tools._guard_values import GuardVerdict
 from executionkit.tools.middleware.rate_limit import RateLimitLayer
 from executionkit.types import sealed
 
@@ -124,11 +127,13 @@ async def _ask_guards(
     """The call as the guards would let it through."""
     guards: Any = core.guards
     for name, verdict in await guards.peek(call, path.record):
-        if verdict.verdict == "block":
-            text = f"{name}: {verdict.reason}"
+        text = redact(f"{name}: {verdict.reason}")
+        if verdict.verdict is GuardVerdict.BLOCK:
             problems.append(ErrorInfo.from_code(ErrorCode.TOOL_BLOCKED, text))
-        elif verdict.verdict == "warn":
-            warnings.append(f"{name}: {verdict.reason}")
+        elif verdict.reason and verdict.verdict is not GuardVerdict.ALLOW:
+            warnings.append(text)
+        if verdict.verdict is GuardVerdict.REPAIR:
+            call = repaired(call, verdict)
     return call
 
 

@@ -172,10 +172,7 @@ class Pass:
                 raise ValueError(msg)
             self.value = result.repaired_output
         else:
-            if result.repaired_arguments is None:
-                msg = "a repair of a call needs `arguments`"
-                raise ValueError(msg)
-            self.call = with_arguments(self.call, result.repaired_arguments)
+            self.call = repaired(self.call, result)
         self.repaired = True
 
     def _refund(self, before: int) -> None:
@@ -241,6 +238,18 @@ def with_arguments(call: ToolCall, arguments: Mapping[str, Any]) -> ToolCall:
     )
 
 
+def repaired(call: ToolCall, result: GuardResult) -> ToolCall:
+    """The call as a guard repaired it.
+
+    Raises:
+        ValueError: When the verdict has no arguments.
+    """
+    if result.repaired_arguments is None:
+        msg = "a repair of a call needs `arguments`"
+        raise ValueError(msg)
+    return with_arguments(call, result.repaired_arguments)
+
+
 def refund_all(
     steps: Iterable[Step],
     unenforced: Iterable[Step],
@@ -300,8 +309,10 @@ async def peek_steps(
             answer = step.peek(call, record)
             if isinstance(answer, Awaitable):
                 answer = await answer
-            if answer.repaired_arguments is not None:
-                call = with_arguments(call, answer.repaired_arguments)
+            if not isinstance(answer, GuardResult):
+                answer = no_result(answer)
+            if answer.verdict is GuardVerdict.REPAIR:
+                call = repaired(call, answer)
         except Exception as exc:  # noqa: BLE001 - a failed guard blocks
             answer = failed_guard(exc)
         if step.warns and answer.verdict is GuardVerdict.BLOCK:

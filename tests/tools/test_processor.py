@@ -976,6 +976,42 @@ async def test_a_dry_run_says_what_would_happen_and_counts_nothing(
     assert look.wait == 60
 
 
+class Mender:
+    name = "mender"
+
+    def check(self, call: ToolCall, _record: Any) -> GuardResult:
+        return {
+            "mend": lambda: GuardResult.repair("mended", arguments={"text": "new"}),
+            "break": lambda: GuardResult.repair(arguments={"text": 5}),
+            "empty": lambda: GuardResult.repair("nothing"),
+            "new": lambda: GuardResult.block("seen by the next one"),
+        }.get(call.arguments["text"], GuardResult.allow)()
+
+
+@pytest.mark.req("processor.dry-run")
+@pytest.mark.parametrize("text", ["fine", "mend", "break", "empty"])
+async def test_a_dry_run_sees_calls_as_guards_would_repair_them(text: str) -> None:
+    processor = ToolProcessor(tools(), guards=[Mender()])
+    call = ToolCall("c", "echo", {"text": text})
+    [look] = await processor.dry_run([call])
+    [result] = await processor.execute([call])
+    assert look.would_run == result.is_success == (text in {"fine", "mend"})
+    assert look.warnings == result.warnings
+    assert [p.code for p in look.problems] == (
+        [] if result.error_info is None else [result.error_info.code]
+    )
+
+
+@pytest.mark.req("processor.dry-run")
+async def test_a_dry_run_shows_each_guard_what_those_before_it_repaired() -> None:
+    processor = ToolProcessor(tools(), guards=[Mender(), Mender()])
+    call = ToolCall("c", "echo", {"text": "mend"})
+    [look] = await processor.dry_run([call])
+    [result] = await processor.execute([call])
+    assert not look.would_run
+    assert result.error_code is ErrorCode.TOOL_BLOCKED
+
+
 @pytest.mark.req("processor.react-loop")
 async def test_react_loop_runs_its_calls_through_the_whole_runtime(
     auto_clock: FakeClock,
