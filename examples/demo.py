@@ -178,9 +178,10 @@ def row(name: str, cost: TokenUsage, seconds: float) -> str:
     return f"  {name:<12}{counts}{seconds:>10.1f}"
 
 
-async def tour() -> None:
+async def tour(chosen: tuple[Any, str] | None = None) -> TokenUsage:
+    """The tour on the provider `chosen` (and what it is called); what it cost."""
     started = time.perf_counter()
-    provider, shown = choose_provider()
+    provider, shown = chosen or choose_provider()
     print(f"ExecutionKit {__version__}\nModel: {shown}")
     total, rows = TokenUsage(), []
     async with provider:
@@ -197,12 +198,15 @@ async def tour() -> None:
     print(f"  {'':<12}{'calls':>7}{'tokens in':>11}{'tokens out':>12}{'seconds':>10}")
     print("\n".join(rows))
     print(row("total", total, time.perf_counter() - started))
+    if chosen is not None:
+        return total
     print(
         "\nThe answers are the model's own: they are as good as 135 million parameters"
         "\nallow. The same code on an endpoint of yours (OpenAI's chat completions):"
         "\n  EXECUTIONKIT_BASE_URL=https://... EXECUTIONKIT_MODEL=... "
         "EXECUTIONKIT_API_KEY=... make demo"
     )
+    return total
 
 
 def main() -> None:

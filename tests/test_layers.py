@@ -66,6 +66,8 @@ RANKS: dict[str, int] = {
     "models": 6,
     "evals": 6,
     "_evals": 6,
+    "_fallback": 6,
+    "fallback": 6,
     "_workflow": 6,
     "planning": 6,
     "routing": 6,
@@ -103,9 +105,12 @@ GROUND: tuple[str, ...] = (
 # Who else may import a neighbour of the same rank: (importer, imported).
 NEIGHBOURS: frozenset[tuple[str, str]] = frozenset(
     {
+        ("__main__", "cli"),
         ("anthropic", "_endpoint"),
         ("anthropic", "provider"),
+        ("cli", "mcp"),
         ("evals", "_evals"),
+        ("fallback", "_fallback"),
         ("local", "_endpoint"),
         ("local", "_local"),
         ("local", "provider"),

@@ -1,0 +1,10 @@
+"""`python -m executionkit`: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from executionkit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

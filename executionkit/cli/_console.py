@@ -1,0 +1,113 @@
+"""Where words go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, TextIO
+
+from executionkit._redact import redact, redact_value
+from executionkit.types import TokenUsage, thaw
+
+__all__ = ("ConfigError", "Console", "Exit", "UsageError", "as_json", "cost_json")
+
+
+class Exit(IntEnum):
+    """The exit codes."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CONFIG = 3
+    INTERRUPTED = 130
+    READER_GONE = 141
+
+
+class UsageError(Exception):
+    """The command was called in a wrong way."""
+
+
+class ConfigError(Exception):
+    """No provider, or one that cannot be used as it is configured."""
+
+
+class Console:
+    """Writes results and notes.
+
+    Standard output belongs to results: what tools print goes to standard error while a
+    command runs (see `_app`).
+
+    Args:
+        quiet: Whether notes and progress are left out; errors are not.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.out: TextIO = sys.stdout
+        self.quiet = quiet
+        self.secrets: tuple[str, ...] = ()
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether a person sees what is written to standard error."""
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def result(self, text: str) -> None:
+        """A line of the result; there at once.
+
+        Raises:
+            BrokenPipeError: When nobody reads any more.
+        """
+        self.out.write(text if text.endswith("\n") else text + "\n")
+        self.out.flush()
+
+    def json(self, value: Any, *, indent: int | None = None) -> None:
+        """A value as a result."""
+        self.result(as_json(value, indent=indent))
+
+    def note(self, text: str) -> None:
+        """What is good to know."""
+        if not self.quiet:
+            self.error(text)
+
+    def error(self, text: str) -> None:
+        """What must be known; secrets are hidden."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{redact(text, secrets=self.secrets)}\n")
+            sys.stderr.flush()
+
+    def clean(self, value: Any) -> Any:
+        """A value about a run, with secrets hidden."""
+        return redact_value(thaw(value), secrets=self.secrets)
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON on one line (or indented); what JSON does not know is written as text."""
+    plain = thaw(value)
+    return json.dumps(plain, ensure_ascii=False, indent=indent, default=_other)
+
+
+def _other(value: object) -> Any:
+    if isinstance(value, TokenUsage):
+        return cost_json(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+def cost_json(usage: TokenUsage, money: float | None = None) -> dict[str, Any]:
+    """What was spent, for JSON."""
+    found: dict[str, Any] = {
+        "llm_calls": usage.llm_calls,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    for name in ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens"):
+        if getattr(usage, name):
+            found[name] = getattr(usage, name)
+    if money is not None:
+        found["money"] = round(money, 8)
+    return found

@@ -1,0 +1,189 @@
+"""Reading and writing JSON lines of any length of file, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from array import array
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+from executionkit.cli._console import UsageError
+
+__all__ = ("Done", "OutputFile", "count_lines", "read_lines")
+
+_BLOCK: Final = 1 << 16
+_KEY_BITS: Final = 60
+
+
+class Done:
+    """Which lines are done, and what was asked for them: 8 bytes for each."""
+
+    def __init__(self) -> None:
+        self._keys = array("Q")
+
+    def add(self, index: int, key: str) -> None:
+        """Line `index` (from 0) is done; `key` stands for what was asked."""
+        missing = index + 1 - len(self._keys)
+        if missing > 0:
+            self._keys.frombytes(bytes(8 * missing))
+        # 0 stands for "not done"; keys have 60 bits.
+        self._keys[index] = int(key, 16) + 1
+
+    def key_of(self, index: int) -> str | None:
+        """What was asked for line `index`; None = it is not done."""
+        kept = self._keys[index] if index < len(self._keys) else 0
+        return None if kept == 0 else f"{kept - 1:015x}"
+
+
+def count_lines(name: str | None) -> int | None:
+    """Lines of a file that hold something; None = nobody knows (standard input).
+
+    Raises:
+        UsageError: When it cannot be read.
+    """
+    if name is None or name == "-":
+        return None
+    try:
+        with Path(name).open("rb") as file:
+            if not Path(name).is_file():
+                return None  # a pipe with a name
+            return sum(1 for line in file if line.strip())
+    except OSError as exc:
+        msg = f"`{name}` cannot be read: {exc}"
+        raise UsageError(msg) from exc
+
+
+async def read_lines(name: str | None) -> AsyncGenerator[str]:
+    """The lines of a file, or of standard input as they come.
+
+    Raises:
+        UsageError: When it is no UTF-8.
+    """
+    from executionkit._threads import run_in_thread
+
+    if name is not None and name != "-":
+        with Path(name).open("rb") as file:  # noqa: ASYNC230 - lines of a local file
+            for line in file:
+                yield _text(line)
+        return
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, ValueError, io.UnsupportedOperation):  # not a real stream
+        for text in sys.stdin:
+            yield text
+        return
+    rest = b""
+    # Past the buffer of `sys.stdin`: a thread that holds its lock would keep the
+    # process from ending.
+    while block := await run_in_thread(os.read, descriptor, _BLOCK):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield _text(line)
+    if rest:
+        yield _text(rest)
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        msg = f"the input is no UTF-8: {exc}"
+        raise UsageError(msg) from exc
+
+
+class OutputFile:
+    """The file that results go to; each line is there before the next call ends.
+
+    Args:
+        name: Where.
+        resume: Whether to go on with what is there.
+        overwrite: Whether to replace what is there.
+        retry_errors: Whether lines with an error count as not done.
+
+    Raises:
+        UsageError: When the file is there and neither is wanted, or it cannot be used.
+    """
+
+    def __init__(
+        self, name: str, *, resume: bool, overwrite: bool, retry_errors: bool
+    ) -> None:
+        self._path = Path(name)
+        self._file: IO[str] | None = None
+        self.done = Done()
+        self._size: int | None = None
+        try:
+            there = self._path.exists() and self._path.stat().st_size > 0
+            if there and resume:
+                if retry_errors:
+                    self._drop_errors()
+                self._size = self._read()
+            elif there and not overwrite and self._path.is_file():
+                msg = (
+                    f"`{name}` is there already; give --resume to go on with it, or "
+                    "--overwrite to replace it"
+                )
+                raise UsageError(msg)
+            elif not self._path.parent.is_dir():
+                msg = f"the folder of `{name}` is not there"
+                raise UsageError(msg)
+        except OSError as exc:
+            msg = f"`{name}` cannot be used: {exc}"
+            raise UsageError(msg) from exc
+
+    def _drop_errors(self) -> None:
+        """Leave only the lines that have an output."""
+        rest = self._path.with_name(self._path.name + ".part")
+        with self._path.open("rb") as old, rest.open("wb") as new:
+            for number, line in enumerate(old, 1):
+                if line.endswith(b"\n") and "error" not in self._row(number, line):
+                    new.write(line)
+            new.flush()
+            os.fsync(new.fileno())
+        rest.replace(self._path)
+
+    def _read(self) -> int:
+        """Note what is done; the size of the lines that are whole."""
+        size = 0
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break  # the process ended in the middle of it
+                size += len(line)
+                row = self._row(number, line)
+                self.done.add(row["index"], row["key"])
+        return size
+
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row: Any = json.loads(line)
+            if row["index"] >= 0 and int(row["key"], 16) >> _KEY_BITS == 0:
+                return dict(row)
+            problem: object = "the key or the index is out of range"
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            problem = repr(exc)
+        msg = (
+            f"line {number} of `{self._path}` was not written by `map` ({problem}); "
+            "write to another file"
+        )
+        raise UsageError(msg)
+
+    def __enter__(self) -> Self:
+        if self._size is not None:
+            os.truncate(self._path, self._size)
+        mode = "w" if self._size is None else "a"
+        self._file = self._path.open(mode, encoding="utf-8", newline="\n")
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, text: str) -> None:
+        """A line; with the operating system when this returns."""
+        if self._file is not None:
+            self._file.write(text + "\n")
+            self._file.flush()

@@ -1,0 +1,329 @@
+"""`map`: a call for each line of JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit.cli._ask import asking, call_options, provider_of
+from executionkit.cli._console import Exit, UsageError, as_json
+from executionkit.cli._lines import Done, OutputFile, count_lines, read_lines
+from executionkit.errors import (
+    BudgetExhaustedError,
+    DeadlineExceededError,
+    ExecutionKitError,
+    MissingExtraError,
+    PermanentError,
+    RequestTooLargeError,
+)
+
+if TYPE_CHECKING:
+    from executionkit.cli._job import Job
+    from executionkit.cli._progress import Progress
+
+__all__ = ("run_map",)
+
+_FIELD: Final = re.compile(r"\{(\w+)\}")
+_HOPELESS: Final = frozenset({401, 402, 404})
+_KEY_CHARS: Final = 15
+"""Of a hash in hexadecimal: as much as fits into 64 bits."""
+
+
+class _LineError(Exception):
+    """A line of which no prompt can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One line, and what is asked for it."""
+
+    index: int
+    key: str
+    given: Any
+    prompt: str = ""
+    problem: str = ""
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What its line of output begins with."""
+        found: dict[str, Any] = {"index": self.index}
+        if isinstance(self.given, dict) and "id" in self.given:
+            found["id"] = self.given["id"]
+        return found
+
+
+class _Counts:
+    """How far it has come."""
+
+    def __init__(self) -> None:
+        self.skipped = self.done = self.failed = 0
+        self.ended_by: BaseException | None = None
+
+    def words(self, total: int | None) -> str:
+        of = "" if total is None else f" of {total}"
+        text = f"{self.done + self.skipped}{of} lines done"
+        if self.skipped:
+            text += f" ({self.skipped} before)"
+        return f"{text}, {self.failed} failed" if self.failed else text
+
+
+def run_map(job: Job) -> Coroutine[Any, Any, int]:
+    """See the table of commands."""
+    from executionkit.cli._patterns import checked_schema
+
+    schema = None if job["schema"] is None else checked_schema(job["schema"])
+    if job["resume"] and job["output"] is None:
+        msg = "`--resume` needs `--output FILE`, the file to go on with"
+        raise UsageError(msg)
+    if job["retry_errors"] and not job["resume"]:
+        msg = "`--retry-errors` needs `--resume`"
+        raise UsageError(msg)
+    total = count_lines(job["input"])
+    options, provider = call_options(job), provider_of(job)
+    output = None
+    if job["output"] is not None:
+        output = OutputFile(
+            job["output"],
+            resume=job["resume"],
+            overwrite=job["overwrite"],
+            retry_errors=job["retry_errors"],
+        )
+    return _Run(job, schema, options, output, total).go(provider)
+
+
+class _Run:
+    """One run of `map`."""
+
+    def __init__(
+        self,
+        job: Job,
+        schema: Any,
+        options: dict[str, Any],
+        output: OutputFile | None,
+        total: int | None,
+    ) -> None:
+        from executionkit.cost import CostTracker
+
+        self._job = job
+        self._schema = schema
+        self._options = options
+        self._output = output
+        self._total = total
+        self._counts = _Counts()
+        self._tracker = CostTracker()
+        self._done = Done() if output is None else output.done
+        job.meter.spent = self._tracker.to_usage
+        job.meter.done = lambda: self._counts.words(total)
+
+    async def go(self, provider: Any) -> int:
+        from executionkit.cli._progress import Progress
+
+        job = self._job
+        output = self._output
+        write = job.console.result if output is None else output.write
+        with (
+            output or nullcontext(),
+            Progress(job.console, job.meter, self._total) as progress,
+        ):
+            async with asking(job, provider) as ready:
+                await self._ask_all(ready, write, progress)
+        return self._end()
+
+    async def _ask_all(
+        self, provider: Any, write: Callable[[str], None], progress: Progress
+    ) -> None:
+        from executionkit.engine.parallel import map_bounded
+
+        counts = self._counts
+
+        async def one(item: _Item) -> dict[str, Any]:
+            return await self._ask(provider, item)
+
+        outcomes = map_bounded(
+            one,
+            self._items(progress),
+            self._job["concurrency"],
+            ordered=not self._job["unordered"],
+        )
+        async with aclosing(outcomes):
+            async for _, outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    if not isinstance(outcome, ExecutionKitError):
+                        raise outcome
+                    counts.ended_by = outcome
+                    return
+                write(as_json(outcome))
+                counts.done += 1
+                counts.failed += "error" in outcome
+                progress.show(counts.skipped + counts.done, counts.failed)
+
+    async def _items(self, progress: Progress) -> AsyncGenerator[_Item]:
+        index = -1
+        lines = read_lines(self._job["input"])
+        async with aclosing(lines):
+            async for line in lines:
+                if not line.strip():
+                    continue
+                index += 1
+                item = _item(index, line, self._job["template"])
+                known = self._done.key_of(index)
+                if known is None:
+                    yield item
+                    continue
+                if known != item.key:
+                    msg = (
+                        f"line {index + 1} asks for something else than the output file "
+                        "was made for; write to another file"
+                    )
+                    raise UsageError(msg)
+                self._counts.skipped += 1
+                progress.skip(self._counts.skipped)
+
+    async def _ask(self, provider: Any, item: _Item) -> dict[str, Any]:
+        """The line of output for `item`.
+
+        Raises:
+            ExecutionKitError: For what would meet every other line as well.
+        """
+        from executionkit.cost import CostTracker
+
+        tracker = CostTracker()
+        found = item.head
+        try:
+            if item.problem:
+                found["error"] = {"type": "LineError", "message": item.problem}
+            else:
+                found["output"] = await self._reply(provider, item.prompt, tracker)
+        except ExecutionKitError as exc:
+            if _is_hopeless(exc):
+                raise
+            found["error"] = self._job.console.clean(
+                {
+                    "type": type(exc).__name__,
+                    "code": str(exc.code),
+                    "message": str(exc),
+                    "retryable": exc.retryable,
+                }
+            )
+        found["cost"] = self._job.meter.json(tracker.to_usage())
+        found["key"] = item.key
+        return found
+
+    async def _reply(self, provider: Any, prompt: str, own: Any) -> Any:
+        from executionkit.patterns._call import checked_complete
+
+        options = dict(self._options)
+        budget, retry = options.pop("max_cost"), options.pop("retry")
+        del options["trace"]
+        before = self._tracker
+
+        async def complete(messages: Any, **more: Any) -> Any:
+            return await checked_complete(
+                provider, messages, before, budget, retry, **more
+            )
+
+        counted = _Counted(provider, complete, own)
+        if self._schema is not None:
+            from executionkit.engine.retry import RetryConfig
+            from executionkit.patterns import structured
+
+            once = RetryConfig(max_retries=0)
+            result = await structured(
+                counted, prompt, schema=self._schema, retry=once, **options
+            )
+            return result.value
+        response = await counted.complete(
+            [{"role": "user", "content": prompt}], **options
+        )
+        return response.content
+
+    def _end(self) -> int:
+        job, counts = self._job, self._counts
+        words = f"{counts.words(self._total)}; {job.meter.words()}"
+        if counts.ended_by is not None:
+            exc = counts.ended_by
+            job.console.error(
+                f"executionkit: stopped: {type(exc).__name__}: {exc}; {words}"
+            )
+            return Exit.FAILED
+        job.console.note(words)
+        return Exit.FAILED if counts.failed else Exit.OK
+
+
+class _Counted:
+    """A provider for one line: its calls count in the run and for the line."""
+
+    def __init__(
+        self, provider: Any, complete: Callable[..., Awaitable[Any]], own: Any
+    ) -> None:
+        self._complete = complete
+        self._own = own
+        self.supports_tools = getattr(provider, "supports_tools", False)
+        native = getattr(provider, "supports_response_format", False)
+        self.supports_response_format = native
+        self.known_secrets = getattr(provider, "known_secrets", ())
+
+    async def complete(self, messages: Any, **options: Any) -> Any:
+        response = await self._complete(messages, **options)
+        self._own.record(response)
+        return response
+
+
+def _is_hopeless(exc: ExecutionKitError) -> bool:
+    """Whether every other line would fail in the same way."""
+    if isinstance(exc, PermanentError):
+        return exc.metadata.get("status") in _HOPELESS
+    if isinstance(exc, RequestTooLargeError):
+        return False
+    kinds = (BudgetExhaustedError, DeadlineExceededError, MissingExtraError)
+    return isinstance(exc, kinds)
+
+
+def _item(index: int, line: str, template: str | None) -> _Item:
+    given: Any = None
+    try:
+        given = _read(line)
+        prompt = _prompt(given, line, template)
+    except _LineError as exc:
+        return _Item(index, _key(line), given, problem=str(exc))
+    return _Item(index, _key(prompt), given, prompt)
+
+
+def _key(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()[:_KEY_CHARS]
+
+
+def _read(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        msg = f"the line is no JSON: {exc}"
+        raise _LineError(msg) from exc
+
+
+def _prompt(given: Any, line: str, template: str | None) -> str:
+    if template is None:
+        found = given.get("prompt") if isinstance(given, dict) else given
+        if isinstance(found, str) and found.strip():
+            return found
+        msg = "the line is no text and has no field `prompt`; give --prompt TEMPLATE"
+        raise _LineError(msg)
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if isinstance(given, dict) and name in given:
+            value = given[name]
+        elif name == "line":
+            value = given if isinstance(given, str) else line.strip()
+        else:
+            msg = f"the line has no field `{name}`, which the template asks for"
+            raise _LineError(msg)
+        return value if isinstance(value, str) else as_json(value)
+
+    return _FIELD.sub(fill, template)
