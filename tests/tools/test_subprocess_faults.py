@@ -279,6 +279,18 @@ async def test_a_hundred_kills_at_any_moment_hurt_only_the_call_that_ran() -> No
     assert not children()
 
 
+@pytest.mark.req("SP-04")
+async def test_a_call_that_waits_for_a_worker_outlives_the_death_of_that_worker() -> (
+    None
+):
+    async with running(max_workers=1) as run:
+        call = asyncio.ensure_future(run("add", a=1, b=1))
+        await until(lambda: run.strategy.worker_pids)
+        kill(run.strategy.worker_pids[0])
+        result = await call
+        assert (result.result, result.error, result.attempts) == (2, None, 1)
+
+
 @pytest.mark.req("isolation.no-leaks")
 async def test_whatever_happens_to_calls_the_pool_stays_whole() -> None:
     chance = random.Random(5)

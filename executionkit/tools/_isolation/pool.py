@@ -102,12 +102,13 @@ class Pool:
             self._check_open()
             worker = self._any() or self._start()
             try:
-                await self._until_ready(worker)
+                await self._until_ready(worker, is_last=is_last)
             except asyncio.CancelledError:
                 self._idle.append(worker)  # it goes on starting
                 raise
             if worker.is_dead:
-                continue  # closed meanwhile
+                is_last = True  # one may die of something else; two hardly do
+                continue
             worker.is_busy = True
             if key not in worker.loaded:
                 message = (key, payload, recipe.files)
@@ -280,7 +281,10 @@ class Pool:
 
         os.register_at_fork(after_in_child=in_child)
 
-    async def _until_ready(self, worker: WorkerProcess) -> None:
+    async def _until_ready(
+        self, worker: WorkerProcess, *, is_last: bool = True
+    ) -> None:
+        """Wait until a worker listens; it may have died then, unless `is_last`."""
         if worker.is_ready:
             return
         seconds = self.options.start_seconds
@@ -301,6 +305,8 @@ class Pool:
             if heard is not None and heard[0] == protocol.REFUSED:
                 msg = f"Worker process has no sandbox: {heard[1]}"
                 raise WorkerStartError(msg)
+            if not is_last:
+                return
             msg = f"Worker process did not start: {how_it_ended(worker.exit_code)}"
             raise WorkerStartError(msg)
 
