@@ -347,7 +347,15 @@ class TestRenderResult:
     @pytest.mark.req("TX-15")
     @pytest.mark.parametrize(
         "value",
-        [dict, len, object(), {1, 2}, float("nan"), {"a": float("inf")}, {"a": b"x"}],
+        [
+            dict,
+            len,
+            pytest.param(object(), id="object"),
+            {1, 2},
+            float("nan"),
+            {"a": float("inf")},
+            {"a": b"x"},
+        ],
         ids=repr,
     )
     def test_what_is_not_json_is_a_type_error(self, value: Any) -> None:
