@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         numeric_normalizer as numeric_normalizer,
     )
     from executionkit.errors import (
+        AllProvidersFailedError as AllProvidersFailedError,
         ApprovalDeniedError as ApprovalDeniedError,
         ApprovalTimeoutError as ApprovalTimeoutError,
         BadResponseError as BadResponseError,
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
         PermanentError as PermanentError,
         ProviderConnectionError as ProviderConnectionError,
         ProviderError as ProviderError,
+        ProviderFailure as ProviderFailure,
         ProviderTimeoutError as ProviderTimeoutError,
         RateLimitError as RateLimitError,
         RequestTooLargeError as RequestTooLargeError,
@@ -159,6 +161,13 @@ if TYPE_CHECKING:
         live_provider_from_env as live_provider_from_env,
         run_conversation_script as run_conversation_script,
         run_eval_suite as run_eval_suite,
+    )
+    from executionkit.fallback import (
+        DEFAULT_FALLBACK as DEFAULT_FALLBACK,
+        FallbackProvider as FallbackProvider,
+        FallbackStream as FallbackStream,
+        HedgeOptions as HedgeOptions,
+        ProviderStatus as ProviderStatus,
     )
     from executionkit.kit import (
         Kit as Kit,
@@ -372,12 +381,14 @@ _HOMES = {
     "engine.schema": "SchemaError",
     "engine.voting": "answer_normalizer casefold_normalizer numeric_normalizer",
     "errors": (
-        "ApprovalDeniedError ApprovalTimeoutError BadResponseError "
+        "AllProvidersFailedError ApprovalDeniedError ApprovalTimeoutError "
+        "BadResponseError "
         "BudgetExhaustedError BulkheadFullError BulkheadLimitType "
         "ConsensusFailedError DeadlineExceededError ErrorCategory ErrorCode "
         "EvaluatorError ExecutionKitError LLMError MaxIterationsError "
         "MissingExtraError NoProgressError ParserError PatternError PermanentError "
-        "ProviderConnectionError ProviderError ProviderTimeoutError RateLimitError "
+        "ProviderConnectionError ProviderError ProviderFailure ProviderTimeoutError "
+        "RateLimitError "
         "RequestTooLargeError StateStoreError StepTimeoutError StreamError "
         "ToolBlockedError "
         "ToolCancelledError ToolCircuitOpenError ToolExecutionError "
@@ -389,6 +400,9 @@ _HOMES = {
         "ConversationScript EvalCase EvalComparison EvalProgress EvalReport EvalResult "
         "EvalTrial Turn compare_reports live_provider_from_env "
         "run_conversation_script run_eval_suite"
+    ),
+    "fallback": (
+        "DEFAULT_FALLBACK FallbackProvider FallbackStream HedgeOptions ProviderStatus"
     ),
     "kit": "Kit",
     "local": "LocalProvider",

@@ -175,6 +175,12 @@ class LLMResponse:
     notes: tuple[str, ...] = ()
     """What had to be put right in the reply, e.g. a renamed duplicate call id."""
 
+    answered_by: str | None = None
+    """Which one of several providers it came from; see `FallbackProvider`."""
+
+    besides: TokenUsage | None = None
+    """What the other requests of the same call have cost; counted on top of `usage`."""
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "tool_calls", tuple(self.tool_calls))

@@ -84,6 +84,13 @@ class Reservation:
             self._tracker.record_without_call(response)
         self.keep()
 
+    def settle_failure(self, exc: BaseException) -> None:
+        """The call failed with `exc`: record what it says was spent besides it."""
+        besides = getattr(exc, "spent_besides", None)
+        if not self._done and type(besides) is TokenUsage:
+            self._tracker.add_usage(besides)
+        self.keep()
+
     def keep(self) -> None:
         """The call failed after dispatch: its slot stays used, its tokens are freed."""
         self._end(0)
@@ -139,6 +146,9 @@ class CostTracker:
 
     def record_without_call(self, response: LLMResponse) -> None:
         """Add a reply's tokens; its call was counted before."""
+        besides = getattr(response, "besides", None)
+        if type(besides) is TokenUsage:
+            self.add_usage(besides)
         plain = plain_counts(response)
         if plain is None:
             self._add_tokens(response_usage(response))

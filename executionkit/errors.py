@@ -9,7 +9,8 @@ ExecutionKitError
 |     |- ProviderConnectionError   refused, reset, closed, cut off in the body
 |     |- ProviderTimeoutError      a connect, idle or total limit was reached
 |     |- BadResponseError          an answer that is not what the API promises
-|     `- StreamError               a stream that broke, ended early or said "error"
+|     |- StreamError               a stream that broke, ended early or said "error"
+|     `- AllProvidersFailedError   no provider of a `FallbackProvider` answered
 |- PatternError                    the pattern's own rule was broken
 |  |- BudgetExhaustedError         `max_cost` leaves no room for the next call
 |  |  `- RequestTooLargeError      one request sends more than `max_cost` allows it
@@ -49,6 +50,7 @@ survives pickling. Decide by type or `code`, never by the text of a message.
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from executionkit._error_base import ExecutionKitError
@@ -81,9 +83,10 @@ from executionkit._tool_errors import (
     ToolTimeoutError,
     ToolValidationError,
 )
+from executionkit.types import sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from executionkit.types import TokenUsage
@@ -92,6 +95,7 @@ __all__ = (
     "ERROR_CODE_TO_CATEGORY",
     "NON_RETRYABLE_CATEGORIES",
     "RETRYABLE_CATEGORIES",
+    "AllProvidersFailedError",
     "ApprovalDeniedError",
     "ApprovalTimeoutError",
     "BadResponseError",
@@ -116,6 +120,7 @@ __all__ = (
     "PermanentError",
     "ProviderConnectionError",
     "ProviderError",
+    "ProviderFailure",
     "ProviderTimeoutError",
     "RateLimitError",
     "RequestTooLargeError",
@@ -221,6 +226,41 @@ class StreamError(ProviderError):
     ) -> None:
         super().__init__(message, cost=cost, metadata=metadata)
         self.partial_text = partial_text
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderFailure:
+    """Why one provider of several gave no answer."""
+
+    name: str
+    requests: int
+    """Requests that were sent to it; 0 when it was passed over."""
+
+    reason: str
+    """Its error, or why it was passed over; without secrets."""
+
+    code: ErrorCode | None = None
+    """The code of its error; None when it was passed over, or the error has none."""
+
+
+class AllProvidersFailedError(ProviderError):
+    """No provider of a `FallbackProvider` answered.
+
+    `retry_after` says when the first of them can be asked again, if all have to rest.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        failures: Sequence[ProviderFailure] = (),
+        cost: TokenUsage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, cost=cost, metadata=metadata)
+        self.failures: tuple[ProviderFailure, ...] = tuple(failures)
+        """One for each provider, in their order."""
 
 
 class PatternError(ExecutionKitError):

@@ -280,7 +280,7 @@ class ModelCall:
         try:
             response = await self._provider.complete(self._messages, **self._kwargs)
         except BaseException as exc:
-            held.keep()
+            held.settle_failure(exc)
             self._cut = isinstance(exc, asyncio.CancelledError)
             failure = exc if self._cut else self._own(exc)
             await self.failed(number, failure)

@@ -17,7 +17,6 @@ from executionkit.cost import (
     CostTracker,
     Reservation,
     estimate_tokens,
-    response_usage,
 )
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
 from executionkit.errors import (
@@ -286,7 +285,7 @@ class _Stream(AsyncIterator[str]):
         held, self._held = self._held, None
         self._sent = False
         if held is not None:
-            held.keep()
+            held.settle_failure(exc)
         await _close(source)
         if held is not None:
             await self._call.failed(number, exc)
@@ -332,7 +331,7 @@ class _Stream(AsyncIterator[str]):
         held, self._held = self._held, None
         partial = self._partial()
         if held is not None and self._sent:
-            held.settle(response_usage(partial))
+            held.settle_reply(partial)
         elif held is not None:
             held.refund()  # no request was ever sent
         return partial
@@ -342,7 +341,7 @@ class _Stream(AsyncIterator[str]):
         held, self._held = self._held, None
         assert held is not None  # noqa: S101 - held since the start
         response = self._sink[-1] if self._sink else self._partial()
-        held.settle(response_usage(response))
+        held.settle_reply(response)
         await self._call.ended(self._attempt, response)
 
     def _partial(self) -> LLMResponse:

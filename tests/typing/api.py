@@ -17,6 +17,8 @@ from executionkit import (
     EvalComparison,
     EvalReport,
     EvalTrial,
+    FallbackProvider,
+    HedgeOptions,
     Kit,
     LLMProvider,
     LLMResponse,
@@ -27,6 +29,7 @@ from executionkit import (
     PlanStep,
     Prices,
     Provider,
+    ProviderStatus,
     RetryConfig,
     Router,
     RouteRule,
@@ -382,3 +385,21 @@ async def evals() -> None:
     assert_type(compare_reports(report, report), EvalComparison)
     assert_type(live_provider_from_env(), Provider | None)
     await run_eval_suite(cases, trials="3")  # type: ignore[arg-type]
+
+
+async def fallbacks(provider: Provider) -> None:
+    several = FallbackProvider(
+        [provider, Parrot()],
+        on=lambda failure: (
+            failure.retryable if isinstance(failure, ExecutionKitError) else False
+        ),
+        hedge=HedgeOptions(delay=0.5),
+    )
+    FallbackProvider({"a": provider, "b": several}, on=RateLimitError, max_attempts=3)
+    assert_type(await consensus(several, "q", num_samples=1), PatternResult[str])
+    assert_type(await several.complete([]), LLMResponse)
+    assert_type([text async for text in several.stream([])], list[str])
+    assert_type([event async for event in several.stream_events([])], list[StreamEvent])
+    assert_type(several.status(), tuple[ProviderStatus, ...])
+    FallbackProvider([Silent()])  # type: ignore[list-item]
+    FallbackProvider([provider], hedge=0.5)  # type: ignore[arg-type]

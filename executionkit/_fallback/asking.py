@@ -1,0 +1,344 @@
+"""One call: who is asked, in which order, and what counts as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from executionkit._clock import get_clock
+from executionkit._fallback.account import Account, with_facts
+from executionkit._fallback.rules import refuse_if_late
+from executionkit._llm import LLMResponse
+from executionkit.context import remaining_deadline
+from executionkit.cost import collecting_lost_cost, estimate_tokens
+from executionkit.errors import (
+    AllProvidersFailedError,
+    BadResponseError,
+    DeadlineExceededError,
+)
+from executionkit.patterns._failures import own_failure
+from executionkit.types import TokenUsage
+
+if TYPE_CHECKING:
+    from executionkit._fallback.members import Member
+    from executionkit._fallback.rules import Rules
+    from executionkit.engine.breaker import Ticket
+
+__all__ = ("Asking",)
+
+_Task: TypeAlias = "asyncio.Task[LLMResponse | None]"
+_Running: TypeAlias = "dict[_Task, tuple[Member, Ticket]]"
+
+
+class Asking:
+    """The course of one call over several providers.
+
+    Args:
+        rules: Of the provider that was called.
+        members: Those that can take this request, in order.
+        messages: The request.
+        options: Its options, as given.
+    """
+
+    __slots__ = (
+        "_abandons",
+        "_asked",
+        "_messages",
+        "_options",
+        "_spare",
+        "account",
+        "rules",
+        "usable",
+    )
+
+    def __init__(
+        self,
+        rules: Rules,
+        members: Sequence[Member],
+        messages: Sequence[dict[str, Any]],
+        options: dict[str, Any],
+    ) -> None:
+        self.rules = rules
+        self.usable = members
+        self.account = Account()
+        self._messages = messages
+        self._options = options
+        self._asked: set[str] = set()
+        self._spare: tuple[Member, LLMResponse] | None = None
+        self._abandons = False
+
+    async def answer(self) -> LLMResponse:
+        """The first good answer.
+
+        Raises:
+            AllProvidersFailedError: When there is none.
+            DeadlineExceededError: The deadline of the context comes first.
+            Exception: A failure after which nobody else is asked.
+        """
+        left = remaining_deadline()
+        try:
+            if left is None:
+                return await self._go()
+            return await self._go_within(left)
+        except BaseException as exc:
+            if self._spare is not None:
+                self.account.discard(self._spare[1])
+            self.account.mark(exc)
+            raise
+
+    async def _go_within(self, left: float) -> LLMResponse:
+        refuse_if_late(left)
+        limit = get_clock().timeout(left)
+        try:
+            async with limit:
+                return await self._go()
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            msg = f"The deadline was reached after {left:.3f}s, in the middle of a call"
+            raise DeadlineExceededError(msg) from exc
+
+    async def _go(self) -> LLMResponse:
+        if self.rules.hedges is not None:
+            self.rules.hedges.deposit()
+        while (chosen := self.choose()) is not None:
+            member, ticket = chosen
+            delay = None if self.rules.hedges is None else member.hedge_after()
+            if delay is None:
+                response = await self._ask(member, ticket)
+            else:
+                member, response = await self._race(member, ticket, delay)
+            if response is not None:
+                if self._spare is not None:
+                    self.account.discard(self._spare[1])
+                return with_facts(response, member.name, self.account.besides)
+        if self._spare is None:
+            raise self.no_answer()
+        member, response = self._spare
+        return with_facts(response, member.name, self.account.besides)
+
+    def choose(self) -> tuple[Member, Ticket] | None:
+        """The next one to ask; those that rest come last, or not at all."""
+        most = self.rules.max_attempts
+        if most is not None and self.account.sent >= most:
+            return None
+        now = self.rules.clock.monotonic()
+        resting: list[Member] = []
+        for member in self.usable:
+            if member.name in self._asked:
+                continue
+            if member.resting(now):
+                if not member.must_rest(now):
+                    resting.append(member)
+                continue
+            if (ticket := member.admit()) is not None:
+                self._asked.add(member.name)
+                return member, ticket
+        for member in resting:
+            if (ticket := member.admit()) is not None:
+                self._asked.add(member.name)
+                return member, ticket
+        return None
+
+    async def _ask(
+        self, member: Member, ticket: Ticket, *, is_hedge: bool = False
+    ) -> LLMResponse | None:
+        """Its answer; None when another one is to be asked."""
+        clock = self.rules.clock
+        began = clock.monotonic()
+        self.account.sent += 1
+        response: Any  # a provider of one's own may return anything
+        try:
+            response = await member.provider.complete(self._messages, **self._options)
+        except Exception as exc:
+            failure = self.failed(member, ticket, exc, is_hedge=is_hedge)
+            if failure is None:
+                return None
+            if failure is exc:
+                raise
+        except BaseException as exc:
+            member.failed(ticket, exc, began)
+            spent = getattr(exc, "spent_besides", None)
+            if type(spent) is TokenUsage:
+                self.account.add(spent)
+            if self._abandons:
+                member.took(clock.monotonic() - began)
+            raise
+        else:
+            if isinstance(response, LLMResponse):
+                member.answered(ticket, clock.monotonic() - began)
+                return self._judged(member, response)
+            msg = (
+                f"{type(member.provider).__name__}.complete() must return an "
+                f"LLMResponse, got {type(response).__name__}"
+            )
+            wrong = BadResponseError(msg)
+            failure = self.failed(member, ticket, wrong, is_hedge=is_hedge)
+            if failure is None:
+                return None
+        # Outside of the handler: so the failure keeps the context that it had.
+        raise failure
+
+    def failed(
+        self,
+        member: Member,
+        ticket: Ticket,
+        exc: Exception,
+        *,
+        is_hedge: bool = False,
+    ) -> BaseException | None:
+        """Book a failure; what to raise, or None when somebody else is asked."""
+        failure = own_failure(exc, self.rules.secrets)
+        earlier = list(self.account.failures.values())
+        member.failed(ticket, failure, self.rules.clock.monotonic())
+        self.account.failed(member, failure, self.rules.secrets)
+        if not isinstance(failure, Exception):
+            return failure
+        if is_hedge or self._spare is not None or self.rules.goes_on(exc, failure):
+            return None
+        for other in earlier:
+            failure.add_note(f"before: {other.name}: {other.reason}")
+        return failure
+
+    def _judged(self, member: Member, response: LLMResponse) -> LLMResponse | None:
+        self.account.answered(response)
+        if not (self.rules.on_truncated and response.was_truncated):
+            return response
+        self.account.no_good(member, f"cut off: {response.finish_reason}")
+        if self._spare is None:
+            self._spare = member, response
+        else:
+            self.account.discard(response)
+        return None
+
+    async def _race(
+        self, member: Member, ticket: Ticket, delay: float
+    ) -> tuple[Member, LLMResponse | None]:
+        """Ask, and ask a second one when that takes longer than `delay`."""
+        first = asyncio.create_task(self._run(member, ticket, is_hedge=False))
+        running: _Running = {first: (member, ticket)}
+        winner: _Task | None = None
+        try:
+            await self._wait(first, delay)
+            if not first.done() and (second := self._hedge()) is not None:
+                running[asyncio.create_task(self._run(*second, is_hedge=True))] = second
+            waiting = list(running)
+            while waiting and winner is None:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                ended = [task for task in waiting if task.done()]
+                waiting = [task for task in waiting if task not in ended]
+                self._abandons = True
+                winner = next((task for task in ended if task.result()), None)
+                self._abandons = winner is not None
+        finally:
+            await self._end(running, winner)
+        if winner is None:
+            return member, None
+        return running[winner][0], winner.result()
+
+    async def _run(
+        self, member: Member, ticket: Ticket, *, is_hedge: bool
+    ) -> LLMResponse | None:
+        """`_ask` in a task of its own, with all costs that it leaves behind."""
+        lost: list[TokenUsage] = []
+        try:
+            with collecting_lost_cost(lost.append):
+                return await self._ask(member, ticket, is_hedge=is_hedge)
+        except asyncio.CancelledError:
+            # What an abandoned request used is not known, and not nothing.
+            if self._abandons and not lost:
+                sends = estimate_tokens(self._messages, self._options.get("tools"))
+                self.account.add(TokenUsage(sends))
+            raise
+        finally:
+            if lost:
+                spent = sum(lost, TokenUsage())
+                calls = max(0, spent.llm_calls - 1)
+                self.account.add(replace(spent, llm_calls=calls))
+
+    async def _wait(self, task: asyncio.Task[Any], seconds: float) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        timer = self.rules.clock.call_later(seconds, wake)
+        try:
+            await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            over.cancel()
+
+    def _hedge(self) -> tuple[Member, Ticket] | None:
+        """Who gets the second request; None when there shall be none."""
+        budget = self.rules.hedges
+        if budget is None or budget.funds < 1:
+            return None
+        chosen = self.choose()
+        if chosen is not None:
+            budget.withdraw()
+        return chosen
+
+    async def _end(self, running: _Running, winner: _Task | None) -> None:
+        """Cancel what still runs, wait for its end, book what it brought."""
+        stop = await _stopped([task for task in running if not task.done()])
+        for task, (_, ticket) in running.items():
+            if task.cancelled():
+                ticket.abandon()  # it may not even have begun
+            elif task.exception() is None and (task is not winner or stop is not None):
+                response = task.result()
+                if response is not None:
+                    self.account.discard(response)
+        if stop is not None:
+            raise stop
+
+    def no_answer(self) -> AllProvidersFailedError | BaseException:
+        """The error that says why nobody answered."""
+        rules, account = self.rules, self.account
+        if len(rules.members) == 1 and account.causes:
+            return account.causes[0]
+        now = rules.clock.monotonic()
+        for member in rules.members:
+            account.passed_over(member, self._why_not(member, now))
+        told = [account.failures[member.name] for member in rules.members]
+        words = "; ".join(
+            f"{item.name} ({item.requests} sent): {item.reason}" for item in told
+        )
+        error = AllProvidersFailedError(
+            f"No provider of `{rules.name}` answered: {words}", failures=told
+        )
+        wait = min((member.wait(now) for member in self.usable), default=0.0)
+        error.retry_after = wait if 0 < wait < float("inf") else None
+        gave_up = [getattr(exc, "retries_exhausted", False) for exc in account.causes]
+        error.retries_exhausted = account.sent > 1 or any(gave_up)
+        if account.causes:
+            error.__cause__ = account.causes[-1]
+        return error
+
+    def _why_not(self, member: Member, now: float) -> str:
+        if member not in self.usable:
+            return "passed over, it cannot do what is asked for"
+        if left := member.resting(now):
+            return f"passed over, it asked to be left alone for {left:.3g}s more"
+        if member.wait(now) or (member.breaker and member.breaker.state != "closed"):
+            return "passed over, its circuit is open"
+        return f"not asked, `max_attempts={self.rules.max_attempts}` is used up"
+
+
+async def _stopped(waiting: list[_Task]) -> asyncio.CancelledError | None:
+    """Cancel tasks and wait for their end; a cancellation that came meanwhile."""
+    stop: asyncio.CancelledError | None = None
+    for task in waiting:
+        task.cancel()
+    while waiting:
+        try:
+            await asyncio.wait(waiting)
+        except asyncio.CancelledError as exc:
+            stop = exc
+            for task in waiting:
+                task.cancel()
+        waiting = [task for task in waiting if not task.done()]
+    return stop
