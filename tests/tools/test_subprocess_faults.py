@@ -87,8 +87,8 @@ async def test_a_tool_that_ignores_sigterm_is_killed_after_the_grace(
 
 
 @pytest.mark.req("SP-07", "SP-06")
-@pytest.mark.parametrize("mood", ["", "stubborn"])
-@pytest.mark.parametrize("how", ["timeout", "cancel", "shutdown"])
+@pytest.mark.parametrize("mood", ["", "stubborn", "away"])
+@pytest.mark.parametrize("how", ["timeout", "cancel", "shutdown", "crash"])
 async def test_no_effect_comes_after_the_result(
     how: str, mood: str, tmp_path: Path
 ) -> None:
@@ -111,6 +111,9 @@ async def test_no_effect_comes_after_the_result(
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
+        elif how == "crash":
+            kill(*run.strategy.worker_pids)
+            assert CRASHED in ((await call).error or "")
         else:
             await run.strategy.shutdown()
             assert (await call).error == "Execution was cancelled"

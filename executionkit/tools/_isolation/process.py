@@ -15,6 +15,7 @@ from executionkit._clock import SystemClock
 from executionkit.tools._isolation import protocol
 from executionkit.tools._isolation.protocol import Assembler, BrokenFrameError, Frame
 from executionkit.tools._isolation.spawn import exit_descriptor, spawn
+from executionkit.tools._isolation.strays import kill_strays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ class WorkerProcess:
         "_inbox",
         "_lifeline",
         "_loop",
+        "_mark",
         "_popen",
         "_ready",
         "_socket",
@@ -79,7 +81,9 @@ class WorkerProcess:
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
             ours.setblocking(False)  # noqa: FBT003 - the socket's own signature
-            self._popen = spawn(theirs.fileno(), reading, main_script, options)
+            self._mark = os.urandom(8).hex()
+            ends = theirs.fileno(), reading
+            self._popen = spawn(ends, main_script, options, self._mark)
         except BaseException:
             ours.close()
             os.close(writing)
@@ -328,9 +332,11 @@ class WorkerProcess:
             await REAL_TIME.sleep(_FIRST_PAUSE)
 
     def kill(self) -> None:
-        """SIGKILL to it and its group, now; no waiting."""
+        """SIGKILL to it, its group, and all that its call has started; no waiting."""
         self._say_dead()
         self.signal(signal.SIGKILL)
+        if self.is_busy and self._lifeline >= 0:
+            kill_strays(self._mark)
         self._close()
         if self._popen.poll() is None:
             self._reap_later()

@@ -7,6 +7,8 @@ import subprocess  # nosec B404 - starts this very interpreter
 import sys
 from typing import TYPE_CHECKING, Final
 
+from executionkit.tools._isolation.strays import MARK
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,15 +38,15 @@ def exit_descriptor(pid: int) -> int | None:
 
 
 def spawn(
-    fd: int, lifeline: int, main_script: str, options: PoolOptions
+    ends: tuple[int, int], main_script: str, options: PoolOptions, mark: str
 ) -> subprocess.Popen[bytes]:
     """Start a worker in a session of its own.
 
     Args:
-        fd: Its end of the socket.
-        lifeline: Its end of the pipe that ends with this process.
+        ends: Its ends of the socket, and of the pipe that ends with this process.
         main_script: Where the main script is, see `where_main_is`.
         options: Its environment and its sandbox.
+        mark: What it and all that it starts are known by.
 
     Raises:
         OSError: When it cannot be started.
@@ -59,11 +61,11 @@ def spawn(
     path = os.pathsep.join(map(str, sys.path))
     command = [sys.executable, *flags, "-c", boot]
     return subprocess.Popen(  # noqa: S603 # nosec B603 - this interpreter, our program
-        [*command, str(fd), str(lifeline), path, main_script, options.fence],
+        [*command, *map(str, ends), path, main_script, options.fence],
         stdin=subprocess.DEVNULL,
         # What tools print must not get into what this process says to others.
         stdout=output,
-        pass_fds=(fd, lifeline),
+        pass_fds=ends,
         start_new_session=True,
-        env=None if options.env is None else dict(options.env),
+        env={**(os.environ if options.env is None else options.env), MARK: mark},
     )

@@ -93,9 +93,10 @@ class SubprocessStrategy:
     `if __name__ == "__main__":`, as with `multiprocessing`.
 
     A call over its time gets SIGTERM (async tools are cancelled, `finally` blocks of
-    others run), after `grace` seconds SIGKILL, with all processes of its group; when
-    its result is there, nothing of it runs any more. A worker that dies fails the call
-    it ran, and no other one. POSIX only.
+    others run), after `grace` seconds SIGKILL, with all that it has started; when its
+    result is there, nothing of it runs any more. (On Linux that holds for processes
+    that have left the group of their worker too, if they keep its environment.) A
+    worker that dies fails the call it ran, and no other one. POSIX only.
 
     Waiting for a worker counts against the deadline of a call, not against its timeout:
     a call that never got one says `attempts=0`.
