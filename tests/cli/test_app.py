@@ -1,0 +1,229 @@
+"""What is the same for all commands: help, exit codes, streams, missing packages."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALL = (
+    *("consensus", "structured", "refine", "react", "map", "eval", "doctor", "demo"),
+    *("tools list", "tools call", "tools run", "mcp serve"),
+)
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+from executionkit.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+def blocked(program: Any, name: str, *arguments: str) -> Any:
+    script = BLOCKER.format(name=name, arguments=list(arguments))
+    program.command = [sys.executable, "-W", "error", "-c", script]
+    return program.run()
+
+
+@pytest.mark.req("cli.extra")
+@pytest.mark.parametrize("name", ["typer", "rich"])
+def test_without_the_extra_there_is_one_clear_line(program: Any, name: str) -> None:
+    done = blocked(program, name, "doctor")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"`{name}`" in done.stderr
+    assert "pip install 'executionkit[cli]'" in done.stderr
+
+
+@pytest.mark.req("cli.extra")
+def test_importing_it_loads_nothing(program: Any) -> None:
+    code = (
+        "import sys; import executionkit.cli, executionkit.__main__;"
+        "print([n for n in ('typer', 'rich', 'asyncio', 'json') if n in sys.modules])"
+    )
+    program.command = [sys.executable, "-S", "-c", code]
+    assert program.run().stdout == "[]\n"
+
+
+@pytest.mark.req("cli.commands")
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_help(invoke: Callable[..., Any], name: str) -> None:
+    done = invoke(*name.split(), "--help")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Usage:")
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.req("cli.commands")
+def test_every_function_of_the_table_is_there(folder: Path) -> None:
+    import importlib
+
+    from executionkit.cli._commands import COMMANDS
+
+    names = {f"{item.group} {item.name}".strip() for item in COMMANDS}
+    assert names == set(ALL)
+    for item in COMMANDS:
+        module = importlib.import_module(f"executionkit.cli.{item.module}")
+        assert callable(getattr(module, item.function))
+        with_json = {"json", "http"} & {option.name for option in item.options}
+        assert with_json, f"{item.name} writes no JSON"
+
+
+@pytest.mark.req("cli.exit-codes")
+def test_the_module_is_the_program(program: Any) -> None:
+    import executionkit
+
+    done = program.run("--version")
+    assert (done.returncode, done.stdout) == (0, f"{executionkit.__version__}\n")
+    assert "Exit codes" in program.run("--help").stdout
+
+
+@pytest.mark.req("cli.exit-codes")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("consensus", "--nope"), 2),
+        (("consensus", "x", "--provider", "none"), 2),
+        (("consensus", "x", "--samples", "0"), 2),
+        (("consensus", " ", "--provider", "mock"), 2),
+        (("consensus", "x", "--strategy", "loud", "--provider", "mock"), 2),
+        (("consensus", "x", "--provider", "mock", "--max-money", "1"), 2),
+        (("consensus", "x", "--provider", "mock", "--prices", "cheap"), 2),
+        (("consensus", "x", "--provider", "mock", "--replies", "none.jsonl"), 2),
+        (("structured", "x", "--provider", "mock", "--schema", "none.json"), 2),
+        (("refine", "x", "--provider", "mock", "--target", "7"), 2),
+        (("react", "x", "--provider", "mock"), 2),
+        (("react", "x", "--provider", "mock", "--tools", "no_such_module"), 2),
+        (("tools", "list"), 2),
+        (("tools", "call", "add", "--tools", "cli_tools", "--args", "{"), 2),
+        (("tools", "call", "add", "--tools", "cli_tools", "--args", "[1]"), 2),
+        (("map", "none.jsonl", "--provider", "mock"), 2),
+        (("map", "--resume", "--provider", "mock"), 2),
+        (("eval", "--provider", "mock"), 2),
+        (("eval", "--provider", "mock", "--format", "pdf"), 2),
+        (("mcp", "serve", "--tools", "no_such_module"), 2),
+        (("consensus", "x"), 3),
+        (("map",), 3),
+        (("consensus", "x", "--provider", "openai"), 3),
+        (("consensus", "x", "--provider", "anthropic"), 3),
+        (("consensus", "x", "--base-url", "http://127.0.0.1:1"), 3),
+    ],
+)
+def test_a_wrong_call_says_so_and_has_its_code(
+    invoke: Callable[..., Any], arguments: tuple[str, ...], code: int
+) -> None:
+    done = invoke(*arguments)
+    assert done.exit_code == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("cli.interrupt")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_and_tells_its_cost(
+    program: Any, write: Any, number: signal.Signals
+) -> None:
+    write("in.jsonl", ["one", "two", "three"])
+    write("say.jsonl", ["first", {"content": "late", "delay": 60}])
+    process = program.start(
+        *("map", "in.jsonl", "-c", "1", "--provider", "mock"),
+        *("--replies", "say.jsonl"),
+    )
+    with process:
+        assert json.loads(process.stdout.readline())["output"] == "first"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=5)
+    assert process.returncode == 128 + number
+    assert "1 of 3 lines done; 2 calls, 0 tokens in, 1 tokens out" in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.req("cli.interrupt")
+def test_a_tool_that_does_not_end_cannot_hold_the_process(program: Any) -> None:
+    process = program.start("tools", "call", "block", "--tools", "cli_tools")
+    with process:
+        assert process.stderr.readline() == "blocking\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=5)
+    assert process.returncode == 130
+    assert (output, errors) == ("", "executionkit: interrupted\n")
+
+
+@pytest.mark.req("cli.interrupt")
+def test_waiting_for_standard_input_can_be_interrupted(program: Any) -> None:
+    write_end = subprocess.PIPE
+    process = program.start(
+        *("map", "-", "--provider", "mock"), stdin=write_end, bufsize=1
+    )
+    with process:
+        process.stdin.write('"a"\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["output"] == "a"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=5) == 130
+        errors = process.stderr.read()
+    assert errors == (
+        "executionkit: interrupted; 1 lines done; 1 call, 1 tokens in, 1 tokens out\n"
+    )
+
+
+@pytest.mark.req("cli.pipe")
+def test_a_reader_that_leaves_ends_the_run_quietly(program: Any, write: Any) -> None:
+    write("in.jsonl", [f"line {number} " + "x" * 2000 for number in range(2000)])
+    process = program.start("map", "in.jsonl", "--provider", "mock", "-q")
+    with process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=SECONDS) == 141
+        assert process.stderr.read() == ""
+
+
+SECONDS = 15
+
+
+@pytest.mark.req("cli.streams")
+def test_results_alone_are_on_standard_output(program: Any) -> None:
+    done = program.run(
+        *("tools", "call", "add", "--tools", "cli_tools:registry"),
+        *("--args", '{"a": 1, "b": 2}'),
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    assert done.stderr == "noise of a tool\n"
+
+
+@pytest.mark.req("cli.streams")
+def test_quiet_says_nothing_and_verbose_logs_to_standard_error(
+    program: Any, invoke: Callable[..., Any]
+) -> None:
+    done = invoke("consensus", "x", "--provider", "mock", "-q")
+    assert (done.stdout, done.stderr) == ("x\n", "")
+    done = program.run(
+        *("tools", "call", "fail", "--tools", "cli_tools", "--verbose", "--json"),
+    )
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["success"] is False
+
+
+@pytest.mark.req("cli.secrets")
+def test_no_secret_is_ever_shown(program: Any) -> None:
+    key = "sk-very-secret-key-0123456789"
+    for command in (("consensus", "x", "--json", "--retries", "0"), ("doctor",)):
+        done = program.run(
+            *command,
+            EXECUTIONKIT_BASE_URL=f"http://user:{key}@127.0.0.1:1/v1",
+            EXECUTIONKIT_MODEL="m",
+            EXECUTIONKIT_API_KEY=key,
+        )
+        assert done.returncode in {1, 3}
+        assert key not in done.stdout + done.stderr

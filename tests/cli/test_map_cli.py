@@ -1,0 +1,338 @@
+"""`map`: order, resuming, errors, bounds."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from executionkit._clock import use_clock
+from executionkit.cli._console import Console, UsageError
+from executionkit.cli._job import Meter
+from executionkit.cli._lines import Done, OutputFile, read_lines
+from executionkit.cli._map import _item
+from executionkit.cli._progress import Progress, span_words
+from executionkit.testing import FakeClock
+
+MOCK = ("--provider", "mock")
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.req("cli.map")
+def test_results_come_in_the_order_of_the_lines(
+    invoke: Callable[..., Any], write: Any
+) -> None:
+    write("say.jsonl", [{"content": "slow", "delay": 0.1}, "quick", "quick"])
+    lines = [{"id": "a", "prompt": "1"}, {"prompt": "2"}, "3"]
+    write("in.jsonl", lines)
+    arguments = ("map", "in.jsonl", *MOCK, "--replies", "say.jsonl")
+    done = invoke(*arguments)
+    assert done.exit_code == 0
+    found = rows(done.stdout)
+    assert [row["index"] for row in found] == [0, 1, 2]
+    assert found[0]["id"] == "a"
+    assert "id" not in found[1]
+    assert found[0]["cost"]["output_tokens"] == 1
+    assert "3 of 3 lines done; 3 calls" in done.stderr
+    found = rows(invoke(*arguments, "--unordered").stdout)
+    assert [row["output"] for row in found] == ["quick", "quick", "slow"]
+    assert found[-1]["index"] == 0
+
+
+@pytest.mark.req("cli.map")
+def test_a_template_is_filled_with_the_fields_of_a_line(
+    invoke: Callable[..., Any],
+) -> None:
+    lines = '{"text": "hi {tone}", "tone": 3}\n"plain"\n'
+    found = rows(invoke("map", *MOCK, "-p", "{tone}: {text} {x y}", stdin=lines).stdout)
+    assert found[0]["output"] == "3: hi {tone} {x y}"
+    assert found[1]["error"]["message"].startswith("the line has no field `tone`")
+    found = rows(invoke("map", *MOCK, "-p", "<{line}>", stdin=lines).stdout)
+    assert [row["output"] for row in found] == [
+        '<{"text": "hi {tone}", "tone": 3}>',
+        "<plain>",
+    ]
+
+
+@pytest.mark.req("cli.map-errors")
+def test_the_error_of_a_line_is_kept_and_harms_no_other_line(
+    invoke: Callable[..., Any], write: Any
+) -> None:
+    write("say.jsonl", ["one", {"error": "permanent"}, "three"])
+    write("in.jsonl", ["a", "b", "c", {"no": "prompt"}])
+    with Path("in.jsonl").open("a") as file:
+        file.write("no json\n\n")
+    done = invoke("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1")
+    assert done.exit_code == 1
+    found = rows(done.stdout)
+    assert [row.get("output") for row in found] == ["one", None, "three", None, None]
+    assert found[1]["error"]["type"] == "PermanentError"
+    assert found[1]["error"]["retryable"] is False
+    assert [row["error"]["type"] for row in found[3:]] == ["LineError", "LineError"]
+    assert "5 of 5 lines done, 3 failed; 3 calls" in done.stderr
+
+
+@pytest.mark.req("cli.map-errors")
+@pytest.mark.parametrize(
+    ("reply", "more", "error"),
+    [
+        ({"error": "unauthorized"}, (), "PermanentError"),
+        ("fine", ("--max-calls", "2"), "BudgetExhaustedError"),
+    ],
+)
+def test_what_would_meet_every_line_ends_the_run(
+    invoke: Callable[..., Any], write: Any, reply: Any, more: Any, error: str
+) -> None:
+    write("say.jsonl", ["fine", reply])
+    write("in.jsonl", list("abcdef"))
+    done = invoke(
+        *("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1", *more),
+    )
+    assert done.exit_code == 1
+    assert f"stopped: {error}" in done.stderr
+    assert 1 <= len(rows(done.stdout)) <= 2
+
+
+@pytest.mark.req("cli.map")
+def test_answers_can_be_held_to_a_schema(
+    invoke: Callable[..., Any], write: Any, folder: Path
+) -> None:
+    (folder / "schema.json").write_text('{"type": "object", "required": ["n"]}')
+    write("say.jsonl", ['{"n": 1}', "nonsense", '{"n": 2}'])
+    write("in.jsonl", ["a", "b"])
+    done = invoke(
+        *("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1"),
+        *("--schema", "schema.json"),
+    )
+    found = rows(done.stdout)
+    assert [row["output"] for row in found] == [{"n": 1}, {"n": 2}]
+    assert [row["cost"]["llm_calls"] for row in found] == [1, 2]
+    assert "3 calls" in done.stderr
+
+
+@pytest.mark.req("cli.map-resume")
+def test_a_file_is_never_replaced_unasked(
+    invoke: Callable[..., Any], write: Any, folder: Path
+) -> None:
+    write("in.jsonl", ["a"])
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    assert invoke(*arguments).exit_code == 0
+    first = (folder / "out.jsonl").read_text()
+    write("in.jsonl", ["b"])
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert "--resume" in done.stderr
+    done = invoke(*arguments, "--resume")
+    assert done.exit_code == 2
+    assert "line 1 asks for something else" in done.stderr
+    assert (folder / "out.jsonl").read_text() == first
+    assert invoke(*arguments, "--overwrite").exit_code == 0
+    assert rows((folder / "out.jsonl").read_text())[0]["output"] == "b"
+    (folder / "out.jsonl").write_text('{"other": 1}\n')
+    assert invoke(*arguments, "--resume").exit_code == 2
+    assert (folder / "out.jsonl").read_text() == '{"other": 1}\n'
+
+
+@pytest.mark.req("cli.map-resume")
+def test_errors_are_asked_again_when_that_is_wanted(
+    invoke: Callable[..., Any], write: Any, folder: Path
+) -> None:
+    write("say.jsonl", ["fine", {"error": "permanent"}])
+    write("in.jsonl", ["a", "b"])
+    arguments = ("map", "in.jsonl", *MOCK, "-c", "1", "-o", "out.jsonl")
+    assert invoke(*arguments, "--replies", "say.jsonl").exit_code == 1
+    done = invoke(*arguments, "--resume")
+    assert (done.exit_code, "0 calls" in done.stderr) == (0, True)
+    done = invoke(*arguments, "--resume", "--retry-errors")
+    assert (done.exit_code, "1 call," in done.stderr) == (0, True)
+    found = rows((folder / "out.jsonl").read_text())
+    assert [row["output"] for row in found] == ["fine", "b"]
+
+
+@pytest.mark.req("cli.map-resume")
+def test_after_a_kill_at_any_byte_no_line_is_lost_or_asked_twice(
+    invoke: Callable[..., Any], write: Any, folder: Path
+) -> None:
+    write("in.jsonl", ["a", "b", "c"])
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl", "--resume")
+    assert invoke(*arguments).exit_code == 0
+    whole = (folder / "out.jsonl").read_bytes()
+    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
+    cuts = {*(end + more for end in ends for more in (-1, 0, 1, 2)), 0, 1, 50}
+    for cut in sorted(cut for cut in cuts if cut <= len(whole)):
+        (folder / "out.jsonl").write_bytes(whole[:cut])
+        done = invoke(*arguments)
+        calls = 3 - whole[:cut].count(b"\n")
+        assert done.exit_code == 0
+        assert f"{calls} call" in done.stderr
+        assert (folder / "out.jsonl").read_bytes() == whole
+
+
+@pytest.mark.req("cli.map-resume")
+@given(st.sets(st.integers(0, 300)), st.integers(0, 2**60 - 1))
+def test_what_is_done_is_remembered_exactly(done: set[int], key: int) -> None:
+    kept = Done()
+    for index in done:
+        kept.add(index, f"{key:015x}")
+    for index in range(302):
+        assert kept.key_of(index) == (f"{key:015x}" if index in done else None)
+
+
+@pytest.mark.req("cli.map-resume")
+@given(st.text(), st.text())
+def test_the_key_of_a_line_stands_for_what_is_asked(one: str, other: str) -> None:
+    first, second = (_item(0, json.dumps(text), "{line}") for text in (one, other))
+    assert first.prompt == one
+    assert (first.key == second.key) == (one == other)
+
+
+@pytest.mark.req("cli.map-bounded")
+def test_an_endless_input_is_read_only_as_fast_as_calls_end(
+    program: Any, write: Any
+) -> None:
+    write("say.jsonl", ["quick", {"content": "late", "delay": 60}])
+    process = program.start(
+        *("map", "-", *MOCK, "--replies", "say.jsonl", "-c", "2", "-q"),
+    )
+    with process:
+        for number in range(3):
+            process.stdin.write(f'"{number}"\n')
+        process.stdin.flush()
+        # The input is still open, and the first result is there.
+        assert json.loads(process.stdout.readline())["index"] == 0
+        process.kill()
+
+
+@pytest.mark.req("cli.map-bounded")
+async def test_lines_are_taken_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    class Endless:
+        taken = 0
+
+        def __iter__(self) -> Endless:
+            return self
+
+        def __next__(self) -> str:
+            self.taken += 1
+            return f'"{self.taken}"\n'
+
+        def fileno(self) -> int:
+            raise io.UnsupportedOperation
+
+    endless = Endless()
+    monkeypatch.setattr("sys.stdin", endless)
+    lines = read_lines("-")
+    assert [await anext(lines) for _ in range(3)] == ['"1"\n', '"2"\n', '"3"\n']
+    await lines.aclose()
+    assert endless.taken == 3
+
+
+@pytest.mark.req("cli.map-bounded")
+async def test_no_more_lines_are_taken_than_calls_and_window(folder: Path) -> None:
+    import asyncio
+
+    from executionkit.engine.parallel import map_bounded
+
+    taken = itertools.count()
+    gate = asyncio.Event()
+
+    async def lines() -> Any:
+        while True:
+            yield next(taken)
+
+    async def call(item: int) -> int:
+        await gate.wait()
+        return item
+
+    outcomes = map_bounded(call, lines(), 3, ordered=True)
+    first = asyncio.ensure_future(anext(outcomes))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert next(taken) <= 4
+    gate.set()
+    assert (await first)[0] == 0
+    await outcomes.aclose()
+
+
+@pytest.mark.req("cli.map")
+def test_input_that_is_no_text_is_said(invoke: Callable[..., Any]) -> None:
+    Path("in.jsonl").write_bytes(b'"ok"\n"\xff"\n')
+    done = invoke("map", "in.jsonl", *MOCK)
+    assert done.exit_code == 2
+    assert "UTF-8" in done.stderr
+
+
+@pytest.mark.req("cli.progress")
+async def test_progress_tells_rate_cost_and_time_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = FakeClock()
+    with use_clock(clock):
+        progress = Progress(Console(), Meter(), 40)
+        progress.skip(10)
+        await clock.advance(4.0)
+        told = progress.words(20, 1)
+        progress.show(20, 1)
+        assert capsys.readouterr().err == ""
+        await clock.advance(6.0)
+        progress.show(22, 1)
+    assert told == (
+        "20/40, 1 failed, 2.5/s, 0 calls, 0 tokens in, 0 tokens out, 0:08 left"
+    )
+    assert capsys.readouterr().err.startswith("22/40, 1 failed, 1.2/s")
+    assert span_words(3723) == "1:02:03"
+
+
+@pytest.mark.req("cli.progress")
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_terminal_sees_a_bar_and_no_colour_when_that_is_unwanted(
+    program: Any, write: Any, plain: bool
+) -> None:
+    pty = pytest.importorskip("pty")
+    import os
+
+    write("say.jsonl", [{"content": "x", "delay": 0.15}])
+    write("in.jsonl", ["a", "b", "c"])
+    ours, theirs = pty.openpty()
+    program.environment |= {"TERM": "xterm-256color"}
+    program.environment.pop("NO_COLOR", None)
+    if plain:
+        program.environment["NO_COLOR"] = "1"
+    process = program.start(
+        *("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1"),
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    with process:
+        while True:
+            try:
+                block = os.read(ours, 4096)
+            except OSError:
+                break
+            if not block:
+                break
+            seen += block
+        output = process.stdout.read()
+    os.close(ours)
+    assert b"1/3" in seen
+    assert b"left" in seen
+    assert (b"\x1b[38;" in seen or b"\x1b[3" in seen) is not plain
+    assert "\x1b" not in output
+    assert len(rows(output)) == 3
+
+
+@pytest.mark.req("cli.map-resume")
+def test_a_folder_that_is_not_there_is_said(folder: Path) -> None:
+    with pytest.raises(UsageError, match="folder"):
+        OutputFile("no/out.jsonl", resume=True, overwrite=False, retry_errors=False)
