@@ -376,7 +376,7 @@ class TestProgress:
 
 
 class TestContext:
-    @pytest.mark.req("mcp.client.context", "T-34")
+    @pytest.mark.req("mcp.client.context", "T-34", "T-39", "T-SEED-34")
     async def test_context_trace_and_deadline_go_with_each_call(self) -> None:
         context = ExecutionContext.with_deadline(
             60, request_id="r-1", tenant_id="t-1", traceparent=TRACE
