@@ -393,6 +393,26 @@ class TestRest:
         await clock.advance(25)
         assert (await waiting).value == "early"
 
+    async def test_neither_late_answers_nor_shorter_hints_shorten_a_rest(
+        self, clock: FakeClock
+    ) -> None:
+        gates = [asyncio.Event() for _ in range(3)]
+        replies: list[Any] = [limited(30), "late", limited(5)]
+
+        async def answer(request: Any) -> Any:
+            await gates[request.number - 1].wait()
+            return replies[request.number - 1]
+
+        first = ScriptedProvider(answer)
+        provider = FallbackProvider({"a": first, "b": always("spare")}, clock=clock)
+        calls = [asyncio.create_task(provider.complete(MESSAGES)) for _ in gates]
+        async with asyncio.timeout(5):
+            for call, gate in zip(calls, gates, strict=True):
+                gate.set()
+                await call
+        assert provider.status()[0].resting == 30
+        assert (await provider.complete(MESSAGES)).answered_by == "b"
+
     async def test_one_that_gave_no_time_comes_last_and_is_asked_if_need_be(
         self, clock: FakeClock
     ) -> None:

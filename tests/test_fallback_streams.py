@@ -148,6 +148,33 @@ class TestEvents:
         assert response.besides == TokenUsage(llm_calls=1)
         assert first.closed == 1
 
+    async def test_a_stream_that_failed_is_closed_before_the_next_is_asked(
+        self,
+    ) -> None:
+        class Source:
+            closed = 0
+
+            def __aiter__(self) -> Source:
+                return self
+
+            async def __anext__(self) -> str:
+                raise ProviderError("x")
+
+            async def aclose(self) -> None:
+                self.closed += 1
+                raise OSError
+
+        class Broken(Events):
+            source = Source()
+
+            async def stream(self, *_: Any, **__: Any) -> Source:
+                return self.source
+
+        broken = Broken()
+        provider = FallbackProvider([broken, says(["a"])])
+        assert await read(provider.stream(MESSAGES)) == ["a"]
+        assert broken.source.closed == 1
+
     async def test_leaving_early_closes_the_source(self) -> None:
         source = Events(TextDelta("a"), TextDelta("b"))
         async with FallbackProvider([source]).stream_events(MESSAGES) as stream:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from executionkit.engine._checks import check_int, check_number
-from executionkit.engine.breaker import CircuitBreaker, Ticket
+from executionkit.engine.breaker import CircuitBreaker, CircuitState, Ticket
 from executionkit.errors import ExecutionKitError, ToolCircuitOpenError
 from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
-    from executionkit.engine.breaker import BreakerConfig, CircuitState
+    from executionkit.engine.breaker import BreakerConfig
 
 __all__ = ("HedgeOptions", "Latencies", "Member", "ProviderStatus")
 
@@ -177,7 +177,8 @@ class Member:
 
     def answered(self, ticket: Ticket, seconds: float | None) -> None:
         """It answered after `seconds` (None: not measured)."""
-        self._rests_until = -math.inf
+        if not self._is_told:  # else it was asked before it said so
+            self._rests_until = -math.inf
         if self.breaker is not None:
             self.breaker.succeeded(ticket)
         if seconds is not None:
@@ -194,8 +195,11 @@ class Member:
             self.breaker.settle(ticket, exc)
         hint = exc.retry_after if isinstance(exc, ExecutionKitError) else None
         if hint is not None and 0 < hint < math.inf:
-            self._rests_until = now + hint
-            self._is_told = getattr(exc, "retry_after_known", True) is True
+            told = getattr(exc, "retry_after_known", True) is True
+            # What it asked for is never shortened by another one of its refusals.
+            if not self.must_rest(now) or (told and now + hint > self._rests_until):
+                self._rests_until = now + hint
+                self._is_told = told
 
     def hedge_after(self) -> float | None:
         """Seconds after which a second request makes sense; None = never."""
