@@ -21,9 +21,11 @@ from executionkit import (
     DeadlineExceededError,
     ExecutionContext,
     FallbackProvider,
+    HedgeOptions,
     LLMError,
     LLMResponse,
     PermanentError,
+    Provider,
     ProviderConnectionError,
     ProviderError,
     ProviderTimeoutError,
@@ -43,6 +45,7 @@ from executionkit._llm import Owned
 from executionkit.cost import CostTracker
 from executionkit.patterns.base import checked_complete
 from executionkit.testing import FakeClock, ScriptedProvider, tool_call_reply
+from executionkit.testing.http import ScriptedServer, json_reply
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -676,3 +679,59 @@ def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
     asyncio.run(run())
     said = re.findall(r"^# prints: (.*)$", text, re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == said
+
+
+def chat(text: str) -> Any:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return json_reply({"id": "1", "model": "m", "choices": [choice], "usage": USAGE})
+
+
+@pytest.mark.req("HT-13")
+class TestOverHttp:
+    async def test_an_always_limited_server_and_a_healthy_one(self) -> None:
+        refusal = json_reply(
+            {"error": {"message": "slow down"}},
+            status=429,
+            headers={"retry-after": "75"},
+        )
+        async with (
+            ScriptedServer(lambda _: refusal) as busy,
+            ScriptedServer(lambda _: chat("fine")) as healthy,
+            FallbackProvider(
+                {"a": Provider(busy.url, "m"), "b": Provider(healthy.url, "m")}
+            ) as provider,
+        ):
+            async with asyncio.timeout(10):
+                result = await consensus(provider, "Hi", num_samples=3)
+                response = await provider.complete(MESSAGES)
+            assert result.value == "fine"
+            sent = len(busy.requests) + len(healthy.requests) - 1
+            assert result.cost == TokenUsage(30, 15, sent)
+            assert response.answered_by == "b"
+            assert len(healthy.requests) == 4
+
+    @pytest.mark.req("fallback.hedge")
+    async def test_the_request_that_lost_is_closed(self) -> None:
+        held = json_reply({}, hold=asyncio.Event())
+        async with ScriptedServer(lambda _: held) as stuck:
+
+            async def answer(_request: Any) -> Any:
+                await stuck.received()
+                return chat("fine")
+
+            async with (
+                ScriptedServer(answer) as healthy,
+                FallbackProvider(
+                    [Provider(stuck.url, "m"), Provider(healthy.url, "m")],
+                    hedge=HedgeOptions(delay=0.0),
+                ) as provider,
+            ):
+                tracker = CostTracker()
+                async with asyncio.timeout(10):
+                    response = await checked_complete(
+                        provider, MESSAGES, tracker, None, ONCE
+                    )
+                    await stuck.disconnected()
+            assert response.content == "fine"
+            assert tracker.call_count == 2
