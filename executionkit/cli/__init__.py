@@ -24,6 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package is missing, 130 = Ctrl-C, 141 = the reader of the output has gone,
         143 = SIGTERM.
     """
+    try:
+        return _main(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:  # before a command has begun
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
     from executionkit.errors import MissingExtraError, require
 
     try:
@@ -34,4 +41,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from executionkit.cli._app import run
 
-    return run(sys.argv[1:] if arguments is None else list(arguments))
+    return run(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ _EPILOG: Final = (
 
 def run(arguments: list[str]) -> int:
     """Run the command line; the exit code."""
+    _open_streams()
     try:
         build()(arguments, prog_name="executionkit")
     except SystemExit as exc:
@@ -42,6 +44,16 @@ def run(arguments: list[str]) -> int:
         _forget_stdout()
         code = code or Exit.READER_GONE
     return int(code)
+
+
+def _open_streams() -> None:
+    """Streams that were closed lead nowhere, and all speak UTF-8."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
 
 
 def build() -> Any:

@@ -115,6 +115,11 @@ def choose_kind(
         found.get(name, "").strip() for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_MODEL")
     ):
         return ProviderKind.ANTHROPIC
+    if any(
+        found.get(name, "").strip()
+        for name in ("EXECUTIONKIT_API_KEY", "EXECUTIONKIT_MODEL")
+    ):
+        return ProviderKind.OPENAI  # which then says what else it needs
     return None
 
 

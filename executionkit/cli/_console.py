@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
+from math import isfinite
 from typing import Any, TextIO
 
 from executionkit._redact import redact, redact_value
@@ -61,7 +62,7 @@ class Console:
         Raises:
             BrokenPipeError: When nobody reads any more.
         """
-        self.out.write(text if text.endswith("\n") else text + "\n")
+        self.out.write(_writable(text if text.endswith("\n") else text + "\n"))
         self.out.flush()
 
     def json(self, value: Any, *, indent: int | None = None) -> None:
@@ -76,7 +77,7 @@ class Console:
     def error(self, text: str) -> None:
         """What must be known; secrets are hidden."""
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"{redact(text, secrets=self.secrets)}\n")
+            sys.stderr.write(_writable(f"{redact(text, secrets=self.secrets)}\n"))
             sys.stderr.flush()
 
     def clean(self, value: Any) -> Any:
@@ -87,7 +88,41 @@ class Console:
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """JSON on one line (or indented); what JSON does not know is written as text."""
     plain = thaw(value)
-    return json.dumps(plain, ensure_ascii=False, indent=indent, default=_other)
+    try:
+        text = _dumps(plain, indent)
+    except ValueError:  # NaN and infinity, which JSON does not have
+        text = _dumps(_finite(plain), indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates, which UTF-8 does not have
+        return json.dumps(json.loads(text), indent=indent)
+    return text
+
+
+def _dumps(value: Any, indent: int | None) -> str:
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, indent=indent, default=_other
+    )
+
+
+def _finite(value: Any) -> Any:
+    """`value` with a text in the place of each number that JSON does not have."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _writable(text: str) -> str:
+    """`text` with a question mark for what UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def _other(value: object) -> Any:

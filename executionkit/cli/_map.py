@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.cli._ask import asking, call_options, provider_of
@@ -82,6 +83,10 @@ def run_map(job: Job) -> Coroutine[Any, Any, int]:
         raise UsageError(msg)
     if job["retry_errors"] and not job["resume"]:
         msg = "`--retry-errors` needs `--resume`"
+        raise UsageError(msg)
+    names = (job["input"], job["output"])
+    if all(names) and len({Path(name).resolve() for name in names}) == 1:
+        msg = "the output file is the input file; write to another one"
         raise UsageError(msg)
     total = count_lines(job["input"])
     options, provider = call_options(job), provider_of(job)

@@ -108,6 +108,7 @@ def test_the_module_is_the_program(program: Any) -> None:
         (("tools", "call", "add", "--tools", "cli_tools", "--args", "{"), 2),
         (("tools", "call", "add", "--tools", "cli_tools", "--args", "[1]"), 2),
         (("map", "none.jsonl", "--provider", "mock"), 2),
+        (("map", "same", "-o", "./same", "--provider", "mock"), 2),
         (("map", "--resume", "--provider", "mock"), 2),
         (("eval", "--provider", "mock"), 2),
         (("eval", "--provider", "mock", "--format", "pdf"), 2),
@@ -213,6 +214,33 @@ def test_quiet_says_nothing_and_verbose_logs_to_standard_error(
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["success"] is False
+
+
+@pytest.mark.req("cli.streams")
+def test_any_text_of_a_model_can_be_written(program: Any, write: Any) -> None:
+    write("say.jsonl", ["\ud800 \u00e9"])
+    mock = ("--provider", "mock", "--replies", "say.jsonl", "-q")
+    done = program.run("consensus", "x", *mock, PYTHONIOENCODING="utf-8")
+    assert (done.returncode, done.stdout) == (0, "? \u00e9\n")
+    done = program.run("map", *mock, stdin='"x"', PYTHONIOENCODING="ascii")
+    assert json.loads(done.stdout)["output"] == "\ud800 \u00e9"
+
+
+@pytest.mark.req("cli.json")
+def test_numbers_that_json_does_not_have_are_texts() -> None:
+    from executionkit.cli._console import as_json
+
+    assert json.loads(as_json({"a": [float("nan"), 1.5]})) == {"a": ["nan", 1.5]}
+
+
+@pytest.mark.req("cli.streams")
+def test_streams_that_are_closed_do_no_harm(program: Any) -> None:
+    import shlex
+
+    line = shlex.join([*program.command, "consensus", "x", "--provider", "mock"])
+    for closed in (">&-", "2>&-", "<&-"):
+        program.command = ["sh", "-c", f"{line} {closed}"]
+        assert program.run().returncode == 0
 
 
 @pytest.mark.req("cli.secrets")
