@@ -380,8 +380,14 @@ class TestRest:
             await checked_complete(provider, MESSAGES, tracker, None, ONCE)
         assert caught.value.retry_after == 20
         assert len(first.requests) == len(second.requests) == 1
+        assert caught.value.attempts == 0
         assert tracker.call_count == 2
         assert not caught.value.retries_exhausted
+        outer = FallbackProvider({"all": provider, "last": says(ProviderError("x"))})
+        with pytest.raises(AllProvidersFailedError) as caught:
+            await outer.complete(MESSAGES)
+        assert [f.requests for f in caught.value.failures] == [0, 1]
+        assert caught.value.attempts == 1
         assert "for 30s more" in caught.value.failures[0].reason
         assert clock.sleeps == []
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._llm import LLMResponse
 from executionkit.cost import response_usage
 from executionkit.engine.retry import NEVER_RETRIED
-from executionkit.errors import ExecutionKitError, ProviderFailure
+from executionkit.errors import (
+    AllProvidersFailedError,
+    ExecutionKitError,
+    ProviderFailure,
+)
 from executionkit.patterns._failures import describe
 from executionkit.types import TokenUsage
 
@@ -18,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ("Account", "with_facts")
 
-_SLOTS = tuple(name for name in LLMResponse.__slots__ if name != "raw")
+_NOTHING: Final = TokenUsage()
+_SLOTS: Final = tuple(name for name in LLMResponse.__slots__ if name != "raw")
 
 
 def with_facts(response: LLMResponse, name: str, besides: TokenUsage) -> LLMResponse:
@@ -53,7 +58,7 @@ class Account:
 
         self.failures: dict[str, ProviderFailure] = {}
         self.causes: list[BaseException] = []
-        self._spent = TokenUsage()
+        self._spent = _NOTHING
 
     def add(self, usage: TokenUsage) -> None:
         """Spent by a request whose sending was counted; `llm_calls` are on top."""
@@ -79,8 +84,9 @@ class Account:
         code = None
         if isinstance(exc, ExecutionKitError):
             code = exc.code
-            refused = code in NEVER_RETRIED
-            more = exc.attempts - 1 if refused else max(0, exc.attempts - 1, more)
+            nested = isinstance(exc, AllProvidersFailedError)
+            exact = nested or code in NEVER_RETRIED
+            more = exc.attempts - 1 if exact else max(0, exc.attempts - 1, more)
         self.sent += more
         self.causes.append(exc)
         self._note(member, 1 + more, describe(exc, secrets), code)
@@ -102,6 +108,8 @@ class Account:
     @property
     def besides(self) -> TokenUsage:
         """What was spent on top of the one request that every caller counts."""
+        if self.sent == 1 and self._spent is _NOTHING:  # the way of nearly all calls
+            return _NOTHING
         return replace(self._spent, llm_calls=self.sent - 1)
 
     @property

@@ -11,6 +11,7 @@ from executionkit._clock import get_clock
 from executionkit._constants import MAX_COOLDOWN
 from executionkit.engine._limiter import Limiter, PermitTimeoutError
 from executionkit.errors import (
+    AllProvidersFailedError,
     DeadlineExceededError,
     ErrorCode,
     ExecutionKitError,
@@ -179,7 +180,8 @@ class Attempts:
         refused = False
         if isinstance(exc, ExecutionKitError):
             refused = exc.code in NEVER_RETRIED
-            self._sent += exc.attempts if refused else max(1, exc.attempts)
+            exact = refused or isinstance(exc, AllProvidersFailedError)
+            self._sent += exc.attempts if exact else max(1, exc.attempts)
             if isinstance(exc, RateLimitError):
                 self._cool_down(exc)
             if exc.retries_exhausted:
