@@ -256,6 +256,8 @@ class ToolDesk:
         if self._list is not None:
             return self._list.check_call(call)
         if call.name in self._offered:
+            if self._gate is None:
+                return None  # the runner checks it where it runs it
             check: Any = getattr(self._runner, "check_call", None)
             return None if check is None else check(call)
         known = ", ".join(self._offered) or "none"

@@ -28,8 +28,12 @@ class RunnerHalf(ProcessorViews):
     def check_call(self, call: ToolCall) -> ToolResult | None:
         """The failed result of a call that could not run; None when it could.
 
-        For who has to ask somebody before: nobody is asked about wrong arguments.
+        For who has to ask somebody before: nobody is asked about wrong arguments. Where
+        there are guards (or layers of the user's own) only they know: a guard may repair
+        what it is asked about.
         """
+        if self.options.guards or self.options.middleware:
+            return None
         return checked(self._ready().paths, self._meant(call))
 
     def _meant(self, call: ToolCall) -> ToolCall:

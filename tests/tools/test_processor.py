@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from executionkit.approval import ApprovalGate
 from executionkit.backends import InMemoryCache, open_backend
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult, ToolRunner
 from executionkit.context import (
@@ -1010,6 +1011,34 @@ async def test_a_dry_run_shows_each_guard_what_those_before_it_repaired() -> Non
     [result] = await processor.execute([call])
     assert not look.would_run
     assert result.error_code is ErrorCode.TOOL_BLOCKED
+
+
+@pytest.mark.req("processor.react-loop")
+@pytest.mark.parametrize("asked", [False, True])
+async def test_guards_see_the_calls_of_react_loop_before_their_arguments_are_checked(
+    asked: bool,
+) -> None:
+    class Renames:
+        name = "renames"
+
+        def check(self, call: ToolCall, _record: Any) -> GuardResult:
+            return GuardResult.repair(arguments={"text": call.arguments["txt"]})
+
+    provider = ScriptedProvider([tool_call_reply(("echo", {"txt": "hi"})), "done"])
+    gate = ApprovalGate(lambda _request: True) if asked else None
+    processor = ToolProcessor(tools(), guards=[Renames()])
+    await react_loop(provider, "go", tools=processor, approval_gate=gate)
+    stats = await processor.stats()
+    assert (stats.calls, stats.failures) == (1, 0)
+
+
+@pytest.mark.req("processor.react-loop")
+async def test_wrong_arguments_in_react_loop_are_a_call_of_the_processor() -> None:
+    provider = ScriptedProvider([tool_call_reply(("echo", {"txt": "hi"})), "done"])
+    processor = ToolProcessor(tools())
+    await react_loop(provider, "go", tools=processor)
+    stats = await processor.stats()
+    assert (stats.calls, stats.failures) == (1, 1)
 
 
 @pytest.mark.req("processor.react-loop")
