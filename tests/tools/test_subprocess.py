@@ -22,6 +22,8 @@ from executionkit.tools.registry import create_registry
 from executionkit.tools.strategies import (
     ExecutionStrategy,
     IsolatedStrategy,
+    RemoteToolError,
+    RemoteTraceback,
     SubprocessStrategy,
     ToolLimits,
 )
@@ -155,6 +157,8 @@ async def test_exceptions_keep_type_text_and_traceback() -> None:
             assert type(missing.exception) is KeyError
             odd = await run(name, kind="odd")
             assert "OddError: odd 7" in (odd.error or "")
+            assert type(odd.exception) is RemoteToolError
+            assert type(odd.exception.__cause__) is RemoteTraceback
             assert (odd.error or "").startswith("Tool execution failed")
             locked = await run(name, kind="lock")
             assert "ValueError" in (locked.error or "")

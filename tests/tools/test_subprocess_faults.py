@@ -23,9 +23,8 @@ import pytest
 from executionkit.calls import ToolCall
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ErrorCategory, ErrorCode
-from executionkit.tools._isolation.errors import WorkerCrashedError
 from executionkit.tools.processor import ToolProcessor
-from executionkit.tools.strategies import SubprocessStrategy
+from executionkit.tools.strategies import SubprocessStrategy, WorkerCrashedError
 from tests.tools import isolation_tools as tools
 from tests.tools.isolation_help import (
     children,
@@ -447,7 +446,7 @@ async def test_a_strategy_that_nobody_holds_takes_its_workers_along() -> None:
 PARENT = """
 import asyncio, os, signal, sys
 from executionkit.calls import ToolCall
-from executionkit.tools.strategies import SubprocessStrategy
+from executionkit.tools.strategies import SubprocessStrategy, WorkerCrashedError
 from tests.tools.isolation_help import registry
 
 async def main():

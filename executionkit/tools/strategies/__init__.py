@@ -10,24 +10,34 @@ from executionkit.tools.strategies.inprocess import InProcessStrategy
 if TYPE_CHECKING:
     from executionkit.tools.strategies.subprocess import (
         IsolatedStrategy,
+        RemoteToolError,
+        RemoteTraceback,
         Sandbox,
+        SerializationError,
         SubprocessStrategy,
         ToolLimits,
+        WorkerCrashedError,
+        WorkerStartError,
     )
 
 __all__ = (
     "ExecutionStrategy",
     "InProcessStrategy",
     "IsolatedStrategy",
+    "RemoteToolError",
+    "RemoteTraceback",
     "Sandbox",
+    "SerializationError",
     "SubprocessStrategy",
     "ToolLimits",
+    "WorkerCrashedError",
+    "WorkerStartError",
 )
 
 
 def __getattr__(name: str) -> Any:
     # Most programs run their tools in this process, and need none of this.
-    if name in {"IsolatedStrategy", "Sandbox", "SubprocessStrategy", "ToolLimits"}:
+    if name in __all__:
         from executionkit.tools.strategies import subprocess
 
         return getattr(subprocess, name)

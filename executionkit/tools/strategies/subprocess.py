@@ -21,6 +21,13 @@ from executionkit._clock import get_clock
 from executionkit._constants import DefaultSeconds
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.tools._gate import Gate
+from executionkit.tools._isolation.errors import (
+    RemoteToolError,
+    RemoteTraceback,
+    SerializationError,
+    WorkerCrashedError,
+    WorkerStartError,
+)
 from executionkit.tools._isolation.layer import JOB, WorkerLayer
 from executionkit.tools._isolation.loading import find
 from executionkit.tools._isolation.options import PoolOptions
@@ -40,7 +47,17 @@ if TYPE_CHECKING:
     from executionkit.tools.middleware._base import Layer, ToolRequest
     from executionkit.tools.registry import ToolRegistry
 
-__all__ = ("IsolatedStrategy", "Sandbox", "SubprocessStrategy", "ToolLimits")
+__all__ = (
+    "IsolatedStrategy",
+    "RemoteToolError",
+    "RemoteTraceback",
+    "Sandbox",
+    "SerializationError",
+    "SubprocessStrategy",
+    "ToolLimits",
+    "WorkerCrashedError",
+    "WorkerStartError",
+)
 
 _SHUTDOWN_SECONDS: Final = 2.0
 _KILL_SECONDS: Final = 2.0
