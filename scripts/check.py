@@ -22,6 +22,8 @@ PYTHON = sys.executable
 CODE = ("executionkit", "tests", "scripts", "examples", "bench")
 PYTEST = (PYTHON, "-m", "pytest", "-q", "--no-header")
 STRUCTURE = ("tests/test_layers.py", "tests/test_exports.py")
+# The tests of the structure are a step of their own.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", *(f"--ignore={x}" for x in STRUCTURE))
 BANDIT = (PYTHON, "-m", "bandit", "-q", "-c", "pyproject.toml", "-r")
 COVERAGE = (PYTHON, "-m", "coverage", "report", "--skip-covered")
 
@@ -60,7 +62,7 @@ def steps() -> list[Step]:
         Step(
             "tests",
             (
-                (*PYTEST, "-m", "not live", "--cov", "--cov-report="),
+                (*PYTEST, *SIDE_BY_SIDE, "-m", "not live", "--cov", "--cov-report="),
                 (*COVERAGE, "--fail-under=95"),
                 (
                     *(*COVERAGE, "--fail-under=100"),
