@@ -142,7 +142,6 @@ def execute(command: Command, values: Mapping[str, Any]) -> int:
     try:
         return int(run_stoppable(job, _start(command)))
     except BrokenPipeError:
-        _forget_stdout()
         return Exit.READER_GONE
     except (UsageError, ConfigError, MissingExtraError) as exc:
         usage = isinstance(exc, UsageError)

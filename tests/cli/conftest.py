@@ -49,6 +49,14 @@ def block() -> str:
     print("blocking", flush=True)
     time.sleep(60)
     return "late"
+
+
+@tool(registry=registry)
+async def hang() -> str:
+    """Blocks the event loop."""
+    print("blocking", flush=True)
+    time.sleep(60)
+    return "late"
 '''
 
 

@@ -151,8 +151,11 @@ def test_a_signal_ends_a_run_and_tells_its_cost(
 
 
 @pytest.mark.req("cli.interrupt")
-def test_a_tool_that_does_not_end_cannot_hold_the_process(program: Any) -> None:
-    process = program.start("tools", "call", "block", "--tools", "cli_tools")
+@pytest.mark.parametrize("name", ["block", "hang"])
+def test_a_tool_that_does_not_end_cannot_hold_the_process(
+    program: Any, name: str
+) -> None:
+    process = program.start("tools", "call", name, "--tools", "cli_tools")
     with process:
         assert process.stderr.readline() == "blocking\n"
         process.send_signal(signal.SIGINT)
@@ -214,6 +217,34 @@ def test_quiet_says_nothing_and_verbose_logs_to_standard_error(
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["success"] is False
+
+
+@pytest.mark.req("cli.interrupt")
+async def test_calls_that_fail_or_still_run_are_counted() -> None:
+    from executionkit import MockProvider, TokenUsage
+    from executionkit.cli._ask import Watched
+    from executionkit.cli._console import Console
+    from executionkit.cli._job import Job
+
+    job = Job({"provider": None}, Console())
+    provider = Watched(MockProvider(exception=ConnectionError()), job)
+    with pytest.raises(ConnectionError):
+        await provider.complete([])
+    assert job.meter.usage() == TokenUsage(llm_calls=1)
+    assert job.meter.words() == "1 call, 0 tokens in, 0 tokens out"
+
+
+@pytest.mark.req("cli.secrets")
+def test_what_is_known_to_be_secret_is_hidden_in_every_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from executionkit.cli._console import Console
+
+    console = Console()
+    console.secrets = ("plain words",)
+    console.note("a note with plain words in it")
+    assert capsys.readouterr().err == "a note with [REDACTED] in it\n"
+    assert console.clean({"a": "plain words"}) == {"a": "[REDACTED]"}
 
 
 @pytest.mark.req("cli.streams")

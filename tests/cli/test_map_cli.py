@@ -212,6 +212,23 @@ def test_an_endless_input_is_read_only_as_fast_as_calls_end(
         process.kill()
 
 
+@pytest.mark.req("cli.map-resume")
+def test_a_line_is_in_the_output_before_the_next_call_ends(
+    program: Any, write: Any, folder: Path
+) -> None:
+    import os
+
+    write("say.jsonl", ["quick", {"content": "late", "delay": 60}])
+    write("in.jsonl", ["a", "b"])
+    os.mkfifo(folder / "out")
+    process = program.start(
+        *("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1", "-o", "out"),
+    )
+    with process, (folder / "out").open() as out:
+        assert json.loads(out.readline())["output"] == "quick"
+        process.kill()
+
+
 @pytest.mark.req("cli.map-bounded")
 async def test_lines_are_taken_one_by_one(
     monkeypatch: pytest.MonkeyPatch, folder: Path
