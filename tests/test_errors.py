@@ -48,6 +48,8 @@ from executionkit.errors import (
     is_retryable_category,
     require,
 )
+from executionkit.mcp._server.exchange import InputRequiredError
+from executionkit.tools.strategies import RemoteToolError, SerializationError
 from executionkit.types import TokenUsage
 
 # How to make those that want more than a message.
@@ -58,6 +60,9 @@ MAKERS: dict[str, Callable[[], ExecutionKitError]] = {
     "MCPTimeoutError": lambda: MCPTimeoutError("s", "tools/call", 5.0),
     "ParserError": lambda: ParserError("bad", "xml", "<tool>"),
     "RateLimitError": lambda: RateLimitError("m", retry_after=7.5),
+    "InputRequiredError": lambda: InputRequiredError({"a": {"b": 1}}, "state"),
+    "RemoteToolError": lambda: RemoteToolError("t", "lib.OddError", "x"),
+    "SerializationError": lambda: SerializationError("t", "result", "a lock"),
     "StreamError": lambda: StreamError("m", partial_text="half"),
     "ToolCircuitOpenError": lambda: ToolCircuitOpenError("t", 5, 30.0),
     "ToolExecutionError": lambda: ToolExecutionError("t", ValueError("x")),
@@ -160,7 +165,8 @@ class TestTree:
             )
 
     def test_every_error_is_importable_from_one_module(self) -> None:
-        ours = {cls.__name__ for cls in tree() if "error" in cls.__module__}
+        modules = ("executionkit.errors", "executionkit._error", "executionkit._tool")
+        ours = {c.__name__ for c in tree() if c.__module__.startswith(modules)}
         assert ours <= set(errors.__all__)
         assert ours <= set((errors.__doc__ or "").replace("`-", "").split())
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from executionkit._frozen import sealed
+
 __all__ = ("Sandbox", "SandboxError", "fence_in")
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # of all architectures
@@ -39,6 +41,7 @@ class SandboxError(Exception):
     """The system cannot build the fence that was asked for."""
 
 
+@sealed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """What tools in workers may touch; holds for all that they start, too.

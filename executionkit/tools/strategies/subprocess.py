@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._constants import DefaultSeconds
+from executionkit._frozen import sealed
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.tools._gate import Gate
 from executionkit.tools._isolation.errors import (
@@ -64,6 +65,7 @@ _KILL_SECONDS: Final = 2.0
 """More than a worker takes to end after SIGKILL."""
 
 
+@sealed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
     """Limits of the operating system for one call in a worker; None = no limit.
