@@ -273,6 +273,7 @@ if TYPE_CHECKING:
         SchemaGuard as SchemaGuard,
         SensitiveDataGuard as SensitiveDataGuard,
         SideEffectGuard as SideEffectGuard,
+        TagGuard as TagGuard,
     )
     from executionkit.tools.guards import (
         BaseGuard as BaseGuard,
@@ -437,7 +438,7 @@ _HOMES = {
     ),
     "tools.guard_rules": (
         "BudgetGuard NetworkGuard OutputSizeGuard RunawayGuard SchemaGuard "
-        "SensitiveDataGuard SideEffectGuard"
+        "SensitiveDataGuard SideEffectGuard TagGuard"
     ),
     "tools.guards": (
         "BaseGuard EnforcementLevel Guard GuardChain GuardResult GuardVerdict"

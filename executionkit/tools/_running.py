@@ -360,9 +360,8 @@ class Running:
         """Leave the coroutine to a task of its own, with one more cancellation."""
         shop = self._shop
         _log.warning(
-            "tool '%s' did not end within %s s of being cancelled; it is left behind",
+            "tool '%s' did not end when it was cancelled; it is left behind",
             self._request.call.name,
-            shop.grace,
         )
         if self.task is not None:
             shop.spoilt.add(self.task)

@@ -26,10 +26,13 @@ from executionkit.tools.guard_rules import (
     SchemaStrictnessGuard,
     SensitiveDataGuard,
     SideEffectGuard,
+    TagGuard,
 )
 from executionkit.tools.guards import GuardResult, GuardVerdict
 from executionkit.tools.middleware import ToolRequest
 from executionkit.tools.middleware.guards import GuardLayer
+from executionkit.tools.processor import ToolProcessor
+from executionkit.tools.registry import create_registry
 from executionkit.types import Tool
 
 if TYPE_CHECKING:
@@ -554,3 +557,27 @@ class TestSensitive:
     def test_bad_modes_are_refused(self) -> None:
         with pytest.raises(ValueError, match="maybe"):
             SensitiveDataGuard(arguments="maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.req("guards.tags")
+async def test_tools_are_let_through_by_their_tags() -> None:
+    async def work() -> str:
+        return "done"
+
+    registry = create_registry()
+    registry.add(work, "report", tags={"safe", "slow"})
+    registry.add(work, "delete", tags={"safe", "admin"})
+    registry.add(work, "plain")
+    guard = TagGuard(allow=["safe"], deny=["admin"])
+    processor = ToolProcessor(registry, guards=[guard])
+    calls = [ToolCall(None, name) for name in ("report", "delete", "plain")]
+    results = await processor.execute(calls, return_order="submission")
+    assert [result.error_code for result in results] == [
+        None,
+        "TOOL_BLOCKED",
+        "TOOL_BLOCKED",
+    ]
+    assert "admin" in (results[1].error or "")
+    assert "safe" in (results[2].error or "")
+    with pytest.raises(TypeError, match="put it in a list"):
+        TagGuard(allow="safe")

@@ -14,6 +14,7 @@ from executionkit.tools.guard_rules.side_effects import (
     SideEffectClass,
     SideEffectGuard,
 )
+from executionkit.tools.guard_rules.tags import TagGuard
 
 __all__ = (
     "BudgetGuard",
@@ -29,5 +30,6 @@ __all__ = (
     "SensitiveDataGuard",
     "SideEffectClass",
     "SideEffectGuard",
+    "TagGuard",
     "TruncationMode",
 )
