@@ -56,6 +56,13 @@ class Console:
         """Whether a person sees what is written to standard error."""
         return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
+    def show_cursor(self) -> None:
+        """Undo what a progress bar does to a terminal, before an end by force."""
+        if self.has_terminal:
+            with suppress(OSError, ValueError):
+                sys.stderr.write("\x1b[?25h")
+                sys.stderr.flush()
+
     def result(self, text: str) -> None:
         """A line of the result; there at once.
 

@@ -104,6 +104,7 @@ class _Stop:
 
     def on_signal(self, signum: int, _frame: object) -> None:
         if self.signum:
+            self._job.console.show_cursor()
             os._exit(128 + signum)
         self.signum = signum
         watchdog = threading.Timer(_GRACE_SECONDS, self._force)
@@ -119,6 +120,7 @@ class _Stop:
 
     def _force(self) -> None:
         self.tell()
+        self._job.console.show_cursor()
         os._exit(128 + self.signum)
 
     def tell(self) -> None:
