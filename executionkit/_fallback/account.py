@@ -53,7 +53,7 @@ class Account:
     __slots__ = ("_spent", "causes", "failures", "sent")
 
     def __init__(self) -> None:
-        self.sent = 0
+        self.sent: int = 0
         """Requests that were sent, those in flight and those of inner layers too."""
 
         self.failures: dict[str, ProviderFailure] = {}

@@ -60,9 +60,9 @@ class Asking:
         messages: Sequence[dict[str, Any]],
         options: dict[str, Any],
     ) -> None:
-        self.rules = rules
-        self.usable = members
-        self.account = Account()
+        self.rules: Rules = rules
+        self.usable: Sequence[Member] = members
+        self.account: Account = Account()
         self._messages = messages
         self._options = options
         self._asked: set[str] = set()

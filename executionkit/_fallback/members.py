@@ -138,9 +138,9 @@ class Member:
         hedge: HedgeOptions | None,
         clock: Clock | None,
     ) -> None:
-        self.name = name
-        self.provider = provider
-        self.can_call_tools = getattr(provider, "supports_tools", False) is True
+        self.name: str = name
+        self.provider: Any = provider
+        self.can_call_tools: bool = getattr(provider, "supports_tools", False) is True
         self.breaker: CircuitBreaker | None = None
         if breakers is not None:
             self.breaker = CircuitBreaker(breakers, name=name, clock=clock)

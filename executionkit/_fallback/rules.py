@@ -60,13 +60,13 @@ class Rules:
         secrets: tuple[str, ...],
         clock: Clock | None,
     ) -> None:
-        self.members = members
-        self.on = on
-        self.max_attempts = max_attempts
-        self.on_truncated = on_truncated
-        self.hedges = hedges
-        self.name = name
-        self.secrets = secrets
+        self.members: Sequence[Member] = members
+        self.on: tuple[type[BaseException], ...] | Callable[[Exception], bool] = on
+        self.max_attempts: int | None = max_attempts
+        self.on_truncated: bool = on_truncated
+        self.hedges: RetryBudget | None = hedges
+        self.name: str = name
+        self.secrets: tuple[str, ...] = secrets
         self._clock = clock
 
     @property
