@@ -124,9 +124,11 @@ def failure_of(result: ToolResult) -> Exception | None:
     info = result.error_info
     if info is None:
         return ToolProcessorError(result.error or "")
-    return ToolProcessorError(
+    error = ToolProcessorError(
         info.message, info.code, info.details, retry_after_ms=info.retry_after_ms
     )
+    error.retries_exhausted = not info.retryable  # what it says of itself is believed
+    return error
 
 
 class _Inner:
