@@ -236,10 +236,6 @@ class SlidingWindow(Limiter):
         self.check_cost(cost)
         return not cost or self._try(cost)
 
-    def fits(self, now: float) -> bool:
-        """Whether one start could be counted at `now` and nobody waits for it."""
-        return not self._desk.lanes and self.due(1) <= now
-
     def start_now(self, now: float) -> bool:
         """Count one start at `now` if it fits and nobody waits for it."""
         stamps = self._stamps

@@ -603,3 +603,8 @@ TestModel.settings = settings(max_examples=150, stateful_step_count=40, deadline
 TestModel.pytestmark = [  # type: ignore[attr-defined]
     pytest.mark.req("LM-11", "T-17", "breaker.opens", "breaker.generations")
 ]
+
+
+@pytest.mark.req("breaker.config")
+def test_a_circuit_says_what_it_protects() -> None:
+    assert CircuitBreaker(name="search").name == "search"

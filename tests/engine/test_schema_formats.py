@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from executionkit.engine._schema.formats import FORMATS
-from executionkit.engine.schema import compile_schema
+from executionkit.engine._schema.formats import FORMATS, has_format
+from executionkit.engine.schema import SchemaError, compile_schema
 from executionkit.engine.schema_infer import schema_for_type
 
 pytestmark = pytest.mark.req("schema.formats", "D-05")
@@ -510,3 +510,14 @@ def test_models_with_times_judge_them_themselves() -> None:
     assert schema["properties"]["at"]["anyOf"][0]["format"] == "date-time"
     with pytest.raises(ValueError, match="at"):
         build({"at": "noon"})
+
+
+@pytest.mark.req("schema.formats")
+def test_rarer_letters_escapes_and_malformed_names() -> None:
+    assert has_format("idn-hostname", "\u06f1\u06f2")  # extended Arabic digits alone
+    assert not has_format("idn-hostname", "\u06f1\u0661")  # and not with the others
+    assert not has_format("idn-hostname", "a\ud7b0")  # an old Hangul letter
+    assert has_format("regex", r"[\cA-\cC]")
+    assert not has_format("regex", r"[\cC-\cA]")
+    with pytest.raises(SchemaError):
+        compile_schema({"format": 5}, backend="subset")

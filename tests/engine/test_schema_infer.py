@@ -1199,3 +1199,15 @@ def test_what_is_written_as_json_comes_back(sample: Sample) -> None:
 
     text = json.dumps(asdict(sample))
     assert parsed(Sample, json.loads(text)) == sample
+
+
+def pay(amount: decimal.Decimal | uuid.UUID) -> None: ...
+
+
+@pytest.mark.req("schema.from-type")
+def test_a_union_whose_types_all_refuse_says_why() -> None:
+    parse = parser_from_callable(pay)
+    assert parse is not None
+    assert parse({"amount": "1.50"}) == {"amount": decimal.Decimal("1.50")}
+    with pytest.raises(SchemaValueError, match="decimal"):
+        parse({"amount": "abc"})

@@ -174,3 +174,20 @@ def test_no_arguments_are_fine_where_none_are_needed() -> None:
 )
 def test_a_schema_that_says_more_has_no_quick_check(schema: dict[str, Any]) -> None:
     assert quick_check(schema) is None
+
+
+@pytest.mark.req("schema.quick")
+def test_unions_of_numbers_are_known() -> None:
+    check = quick_check(
+        {
+            "type": "object",
+            "properties": {
+                "a": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+            },
+        }
+    )
+    assert check is not None
+    assert check({"a": 1.5})
+    assert check({"a": 1})
+    assert check({"a": None})
+    assert not check({"a": "x"})

@@ -159,7 +159,7 @@ def _of(characters: str, text: str) -> bool:
 
 def _is_reference(text: str, more: str, private: str, *, absolute: bool) -> bool:
     found = re.fullmatch(_PARTS, text, re.DOTALL)
-    if found is None:
+    if found is None:  # pragma: no cover - it matches any text
         return False
     scheme, authority, path, query, fragment = found.groups()
     if scheme is None:

@@ -113,8 +113,6 @@ def _types_of(said: Any) -> frozenset[type]:
 
 
 def _union(branches: Any) -> frozenset[type]:
-    if not isinstance(branches, (list, tuple)):
-        return _NEVER
     rules = [_rule_of(branch) for branch in branches]
     found: set[type] = set()
     for rule in rules:
@@ -136,11 +134,10 @@ def _simplest(types: frozenset[type]) -> _Rule:
 def _values(values: Any, types: frozenset[type]) -> _Rule:
     """Type -> the values allowed; `1` and `true` are equal to Python, not to JSON."""
     found: dict[type, frozenset[Any]] = {}
-    if isinstance(values, (list, tuple)):
-        for kind in (str, int, bool, type(None)):
-            of_kind = frozenset(item for item in values if type(item) is kind)
-            if of_kind and kind in types:
-                found[kind] = of_kind
+    for kind in (str, int, bool, type(None)):
+        of_kind = frozenset(item for item in values if type(item) is kind)
+        if of_kind and kind in types:
+            found[kind] = of_kind
     return found or _NEVER
 
 
