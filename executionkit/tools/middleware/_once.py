@@ -64,6 +64,9 @@ class IdempotencyOptions:
         check_backend(self.backend, self.on_error)
 
 
+_METHODS: Final = ("get", "set", "reserve", "delete", "invalidate", "clear", "stats")
+
+
 def check_backend(backend: object, on_error: object) -> None:
     """Refuse what cannot be a backend, or a rule for one.
 
@@ -71,10 +74,12 @@ def check_backend(backend: object, on_error: object) -> None:
         TypeError: When a method is missing.
         ValueError: When `on_error` is unknown.
     """
-    if backend is not None and not isinstance(backend, CacheBackend):
+    # By what can be called: the check of a protocol does not see what a proxy passes on.
+    missing = [n for n in _METHODS if not callable(getattr(backend, n, None))]
+    if backend is not None and (missing or isinstance(backend, type)):
         msg = (
-            f"`backend` must have the methods of a `CacheBackend` (get, set, reserve, "
-            f"delete, invalidate, clear, stats), got {type(backend).__name__}"
+            f"`backend` must have the methods of a `CacheBackend` ({', '.join(_METHODS)}"
+            f"), got {type(backend).__name__}"
         )
         raise TypeError(msg)
     if on_error not in ON_ERROR:
