@@ -134,8 +134,17 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+_of_others: set[int] = set()
+
+
+def forget_children() -> None:
+    """Count only the children from now on: servers of other tests may still run."""
+    _of_others.clear()
+    _of_others.update(children())
+
+
 def children() -> dict[int, str]:
-    """The children of this process, and their states."""
+    """The children of this process since `forget_children`, and their states."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -143,7 +152,7 @@ def children() -> dict[int, str]:
             fields = line.rpartition(")")[2].split()
             if fields and int(fields[1]) == os.getpid():
                 found[int(entry.name)] = fields[0]
-    return found
+    return {pid: state for pid, state in found.items() if pid not in _of_others}
 
 
 def descriptors() -> int:

@@ -37,9 +37,12 @@ from tests.tools.isolation_help import (
     until,
 )
 
-pytestmark = pytest.mark.skipif(
-    os.name != "posix" or not Path("/proc/self/stat").exists(), reason="needs Linux"
-)
+pytestmark = [
+    pytest.mark.usefixtures("_own_children"),
+    pytest.mark.skipif(
+        os.name != "posix" or not Path("/proc/self/stat").exists(), reason="needs Linux"
+    ),
+]
 
 CRASHED = "Worker process crashed"
 

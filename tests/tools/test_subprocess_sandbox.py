@@ -19,9 +19,10 @@ from executionkit.tools.strategies import Sandbox
 from tests.tools import isolation_tools as tools
 from tests.tools.isolation_help import Runner, children, running
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="needs Linux"
-)
+pytestmark = [
+    pytest.mark.usefixtures("_own_children"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux"),
+]
 
 
 @pytest.fixture
