@@ -38,10 +38,16 @@ if TYPE_CHECKING:
         AnthropicProvider as AnthropicProvider,
     )
     from executionkit.approval import (
+        PARKED as PARKED,
         ApprovalCallback as ApprovalCallback,
         ApprovalDecision as ApprovalDecision,
         ApprovalGate as ApprovalGate,
+        ApprovalRecord as ApprovalRecord,
         ApprovalRequest as ApprovalRequest,
+        ApprovalState as ApprovalState,
+        ApprovalStore as ApprovalStore,
+        MemoryApprovalStore as MemoryApprovalStore,
+        SQLiteApprovalStore as SQLiteApprovalStore,
     )
     from executionkit.backends import (
         CacheBackend as CacheBackend,
@@ -108,6 +114,8 @@ if TYPE_CHECKING:
     from executionkit.errors import (
         AllProvidersFailedError as AllProvidersFailedError,
         ApprovalDeniedError as ApprovalDeniedError,
+        ApprovalInvalidError as ApprovalInvalidError,
+        ApprovalPendingError as ApprovalPendingError,
         ApprovalTimeoutError as ApprovalTimeoutError,
         BadResponseError as BadResponseError,
         BudgetExhaustedError as BudgetExhaustedError,
@@ -266,6 +274,7 @@ if TYPE_CHECKING:
         create_rate_limiter as create_rate_limiter,
     )
     from executionkit.tools.guard_rules import (
+        ApprovalGuard as ApprovalGuard,
         BudgetGuard as BudgetGuard,
         NetworkGuard as NetworkGuard,
         OutputSizeGuard as OutputSizeGuard,
@@ -364,7 +373,11 @@ _HOMES = {
         "structured_sync"
     ),
     "anthropic": "AnthropicProvider",
-    "approval": "ApprovalCallback ApprovalDecision ApprovalGate ApprovalRequest",
+    "approval": (
+        "ApprovalCallback ApprovalDecision ApprovalGate ApprovalRecord "
+        "ApprovalRequest ApprovalState ApprovalStore MemoryApprovalStore PARKED "
+        "SQLiteApprovalStore"
+    ),
     "backends": "CacheBackend InMemoryCache open_backend",
     "calls": "CallProblem ErrorInfo ReturnOrder ToolCall ToolResult ToolRunner",
     "compose": "PatternStep pipe",
@@ -382,7 +395,8 @@ _HOMES = {
     "engine.schema": "SchemaError",
     "engine.voting": "answer_normalizer casefold_normalizer numeric_normalizer",
     "errors": (
-        "AllProvidersFailedError ApprovalDeniedError ApprovalTimeoutError "
+        "AllProvidersFailedError ApprovalDeniedError ApprovalInvalidError "
+        "ApprovalPendingError ApprovalTimeoutError "
         "BadResponseError "
         "BudgetExhaustedError BulkheadFullError BulkheadLimitType "
         "ConsensusFailedError DeadlineExceededError ErrorCategory ErrorCode "
@@ -437,8 +451,8 @@ _HOMES = {
         "create_circuit_breaker create_production_executor create_rate_limiter"
     ),
     "tools.guard_rules": (
-        "BudgetGuard NetworkGuard OutputSizeGuard RunawayGuard SchemaGuard "
-        "SensitiveDataGuard SideEffectGuard TagGuard"
+        "ApprovalGuard BudgetGuard NetworkGuard OutputSizeGuard RunawayGuard "
+        "SchemaGuard SensitiveDataGuard SideEffectGuard TagGuard"
     ),
     "tools.guards": (
         "BaseGuard EnforcementLevel Guard GuardChain GuardResult GuardVerdict"

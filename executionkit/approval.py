@@ -7,97 +7,45 @@ unless the gate was told that silence means consent.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import functools
-import inspect
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from dataclasses import replace
+from typing import get_args
 
+from executionkit._approval.asking import ApprovalCallback, Asker, TimeoutPolicy
+from executionkit._approval.sqlite import SQLiteApprovalStore
+from executionkit._approval.stores import ApprovalStore, MemoryApprovalStore
+from executionkit._approval.values import (
+    PARKED,
+    ApprovalDecision,
+    ApprovalRecord,
+    ApprovalRequest,
+    ApprovalState,
+    Parked,
+    named,
+)
 from executionkit._clock import Clock, get_clock
-from executionkit._constants import MAX_ERROR_DETAIL_CHARS
-from executionkit._redact import redact
-from executionkit._threads import run_in_thread
-from executionkit.context import remaining_deadline
+from executionkit._ids import new_id
+from executionkit.context import get_current_context
 from executionkit.errors import (
     ApprovalDeniedError,
-    ApprovalTimeoutError,
-    DeadlineExceededError,
+    ApprovalInvalidError,
+    ApprovalPendingError,
 )
-from executionkit.types import JsonValue, freeze_mapping, sealed
 
 __all__ = (
+    "PARKED",
     "ApprovalCallback",
     "ApprovalDecision",
     "ApprovalGate",
+    "ApprovalRecord",
     "ApprovalRequest",
+    "ApprovalState",
+    "ApprovalStore",
+    "MemoryApprovalStore",
+    "SQLiteApprovalStore",
     "TimeoutPolicy",
 )
-
-_GRACE_SECONDS: Final = 1.0
-_SUBJECT_CHARS: Final = 200
-
-
-@sealed
-@dataclass(frozen=True, slots=True)
-class ApprovalRequest:
-    """What somebody is asked to allow."""
-
-    action: str
-    """The kind of action: `tool_call`, `workflow_step`, `plan_step`, ..."""
-
-    subject: str
-    """What it is done with: the name of the tool or the step."""
-
-    metadata: Mapping[str, JsonValue] = field(default_factory=freeze_mapping)
-    """Facts to decide by, arguments among them. Kept deeply read-only."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metadata", freeze_mapping(self.metadata))
-
-    @classmethod
-    def create(
-        cls,
-        action: str,
-        subject: str,
-        metadata: Mapping[str, JsonValue] | None = None,
-    ) -> ApprovalRequest:
-        """A request with optional metadata."""
-        return cls(action, subject, metadata or {})
-
-
-@sealed
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """The answer to a request.
-
-    Raises:
-        TypeError: When `approved` is not a bool: "no" would count as a yes.
-    """
-
-    approved: bool
-    reason: str = ""
-    """Why; secrets in it are hidden, and at most 500 characters are kept."""
-
-    def __post_init__(self) -> None:
-        approved: object = self.approved
-        if not isinstance(approved, bool):
-            msg = f"`approved` must be True or False, got {approved!r}"
-            raise TypeError(msg)
-        object.__setattr__(self, "reason", _shown(self.reason, MAX_ERROR_DETAIL_CHARS))
-
-
-ApprovalCallback: TypeAlias = Callable[
-    [ApprovalRequest],
-    "ApprovalDecision | bool | Awaitable[ApprovalDecision | bool]",
-]
-"""Decides about a request. Async, or sync: then it runs in a thread of its own."""
-
-TimeoutPolicy: TypeAlias = Literal["raise", "deny", "approve"]
-"""What no answer in time means."""
 
 
 class ApprovalGate:
@@ -108,17 +56,29 @@ class ApprovalGate:
     neither other work nor the exit of the process. The deadline of the current
     `ExecutionContext` bounds the waiting too.
 
+    An answer allows one action. A decision made by `request.approve()` or `.deny()`
+    counts for that one question: given to any other one (other arguments, another
+    tool, another run, the same action a second time) it is a no. With a `store`,
+    questions and answers are kept there: other processes can list and answer them, and
+    a run that ended with `PARKED` finds its answers when it runs again.
+
     Args:
         callback: Decides; returns an `ApprovalDecision` or a bool, or an awaitable of
-            one. Any other answer is a no.
+            one. `PARKED` means later: `ApprovalPendingError` ends the run. Any other
+            answer is a no.
         timeout_seconds: Seconds to wait for the answer (> 0). None = no limit.
         on_timeout: What no answer means: `"raise"` an `ApprovalTimeoutError`,
             `"deny"`, or `"approve"` (which warns: the gate fails open).
         clock: Measures the waiting; None = the clock of the current context.
+        store: Keeps questions and answers. A question that was answered there is not
+            asked again.
+        run_id: The run that answers belong to, the same when it runs again. None = the
+            `request_id` of the current `ExecutionContext`; without one, the gate is a
+            run of its own, and nobody else finds its answers.
 
     Raises:
-        TypeError: When `callback` cannot be called.
-        ValueError: For a wrong `timeout_seconds` or `on_timeout`.
+        TypeError: When `callback` cannot be called, or `store` is no ApprovalStore.
+        ValueError: For an empty `run_id`, and for a wrong `timeout_seconds` or `on_timeout`.
     """
 
     def __init__(
@@ -128,12 +88,12 @@ class ApprovalGate:
         timeout_seconds: float | None = None,
         on_timeout: TimeoutPolicy = "raise",
         clock: Clock | None = None,
+        store: ApprovalStore | None = None,
+        run_id: str | None = None,
     ) -> None:
-        given: object = callback
-        if not callable(given):
-            msg = f"`callback` must be callable, got {callback!r}"
-            raise TypeError(msg)
+        _check_callback(callback)
         _check_timeout(timeout_seconds)
+        _check_store(store, run_id)
         if on_timeout not in get_args(TimeoutPolicy):
             msg = (
                 f"`on_timeout` must be 'raise', 'deny' or 'approve', got {on_timeout!r}"
@@ -146,12 +106,11 @@ class ApprovalGate:
                 UserWarning,
                 stacklevel=2,
             )
-        self._callback = callback
-        self._on_loop = _is_async(callback)
-        self._timeout = timeout_seconds
-        self._on_timeout: TimeoutPolicy = on_timeout
-        self._clock = clock
-        self._left_behind: set[asyncio.Task[object]] = set()
+        self._asker = Asker(callback, timeout_seconds, on_timeout, clock)
+        self._store = store
+        self._run_id = run_id
+        self._own_run = new_id()
+        self._held: set[str] = set()
 
     @classmethod
     def allow_all(cls) -> ApprovalGate:
@@ -171,186 +130,186 @@ class ApprovalGate:
 
         return cls(deny)
 
+    @classmethod
+    def park_all(
+        cls, store: ApprovalStore, *, run_id: str | None = None
+    ) -> ApprovalGate:
+        """A gate that never waits: what nobody has answered yet ends the run.
+
+        Args:
+            store: Keeps the questions; answer them there, then run again.
+            run_id: See the class.
+        """
+
+        async def later(_request: ApprovalRequest) -> Parked:
+            return PARKED
+
+        return cls(later, store=store, run_id=run_id)
+
+    @classmethod
+    def wait_for(
+        cls,
+        store: ApprovalStore,
+        *,
+        run_id: str | None = None,
+        poll_seconds: float = 1.0,
+        timeout_seconds: float | None = None,
+        on_timeout: TimeoutPolicy = "raise",
+        clock: Clock | None = None,
+    ) -> ApprovalGate:
+        """A gate that waits until somebody answers in `store`.
+
+        Args:
+            store: Keeps the questions and answers.
+            run_id: See the class.
+            poll_seconds: Seconds between two looks (> 0).
+            timeout_seconds: See the class.
+            on_timeout: See the class.
+            clock: See the class.
+        """
+        if not poll_seconds > 0:
+            msg = f"`poll_seconds` must be > 0, got {poll_seconds!r}"
+            raise ValueError(msg)
+
+        async def wait(request: ApprovalRequest) -> ApprovalDecision:
+            while True:
+                record = await store.get(request.id)
+                if record is None:
+                    return ApprovalDecision(approved=False, reason="it was withdrawn")
+                if record.decision is not None:
+                    return record.decision
+                await (clock or get_clock()).sleep(poll_seconds)
+
+        return cls(
+            wait,
+            timeout_seconds=timeout_seconds,
+            on_timeout=on_timeout,
+            clock=clock,
+            store=store,
+            run_id=run_id,
+        )
+
+    @property
+    def store(self) -> ApprovalStore | None:
+        """Where questions and answers are kept; None = nowhere."""
+        return self._store
+
     @property
     def timeout_seconds(self) -> float | None:
         """Seconds to wait for an answer; None = no limit."""
-        return self._timeout
+        return self._asker.timeout
 
     @property
     def on_timeout(self) -> TimeoutPolicy:
         """What no answer means."""
-        return self._on_timeout
+        return self._asker.on_timeout
 
-    async def request(self, request: ApprovalRequest) -> ApprovalDecision:
+    async def request(
+        self, request: ApprovalRequest, *, effect: str = ""
+    ) -> ApprovalDecision:
         """Ask, and give the answer back.
 
+        Args:
+            request: What is asked. It gets an id and a run of its own.
+            effect: A name of the action, unique and the same whenever its run runs
+                again. An answer that the action took before it crashed is given to it
+                again; empty = an answer is never given twice.
+
         Raises:
+            ApprovalPendingError: When the answer comes later.
             ApprovalTimeoutError: When nobody answered and the policy is `"raise"`.
+            ApprovalInvalidError: When the stored answer was used by somebody else.
             DeadlineExceededError: When the deadline of the request came first.
+            StateStoreError: When the store failed.
+            ValueError: When there is a store, and the request cannot be kept in it.
             Exception: What the callback raised.
         """
-        left = remaining_deadline()
-        seconds, by_deadline = self._timeout, False
-        if left is not None and (seconds is None or left < seconds):
-            seconds, by_deadline = left, True
+        asked = replace(request, id=new_id(), run_id=self._run_of(request))
+        if self._store is None:
+            return await self._asker.ask(asked)
+        record = await self._open(self._store, asked)
         try:
-            if seconds is None:
-                return _decided(await self._ask(request))
-            if seconds > 0:
-                return _decided(await self._ask_within(request, seconds))
-        except _NoAnswerError:
-            pass
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return ApprovalDecision(
-                approved=False, reason="the approval callback was cancelled"
+            if record.decision is None:
+                await self._answer_stored(self._store, record.request)
+            return await self._store.use(
+                record.id, digest=asked.digest, run_id=asked.run_id, by=effect
             )
-        if by_deadline:
-            msg = f"the deadline passed before {_named(request)} was approved"
-            raise DeadlineExceededError(msg)
-        return self._unanswered(request)
+        finally:
+            self._held.discard(record.id)
 
-    async def require(self, request: ApprovalRequest) -> ApprovalDecision:
-        """Ask, and return only when it is allowed.
+    def _run_of(self, request: ApprovalRequest) -> str:
+        if self._run_id is not None:
+            return self._run_id
+        if request.run_id:
+            return request.run_id
+        context = get_current_context()
+        return self._own_run if context is None else context.request_id
+
+    async def _open(
+        self, store: ApprovalStore, request: ApprovalRequest
+    ) -> ApprovalRecord:
+        while True:
+            record = await store.open(request, taken=frozenset(self._held))
+            # Two equal actions at once are two questions.
+            if record.id not in self._held:
+                self._held.add(record.id)
+                return record
+
+    async def _answer_stored(
+        self, store: ApprovalStore, request: ApprovalRequest
+    ) -> None:
+        try:
+            decision = await self._asker.ask(request)
+        except ApprovalPendingError:
+            raise
+        except Exception:
+            await store.withdraw(request.id)  # nobody waits for it any more
+            raise
+        try:
+            await store.answer(request.id, decision, by="callback")
+        except ApprovalInvalidError:
+            record = await store.get(request.id)
+            if record is None or record.decision is None:
+                raise
+            # Somebody else answered first, and that is what counts.
+
+    async def require(
+        self, request: ApprovalRequest, *, effect: str = ""
+    ) -> ApprovalDecision:
+        """Ask, and return only when it is allowed; then do exactly what was allowed.
+
+        Args:
+            request: See `request`.
+            effect: See `request`.
 
         Raises:
             ApprovalDeniedError: When it is not.
+            ApprovalPendingError: See `request`.
             ApprovalTimeoutError: See `request`.
             DeadlineExceededError: See `request`.
-            Exception: What the callback raised.
+            Exception: As `request`.
         """
-        decision = await self.request(request)
+        decision = await self.request(request, effect=effect)
         if not decision.approved:
             why = f": {decision.reason}" if decision.reason else ""
-            msg = f"{_named(request)} was denied{why}"
+            msg = f"{named(request)} was denied{why}"
             raise ApprovalDeniedError(msg)
         return decision
 
-    def _unanswered(self, request: ApprovalRequest) -> ApprovalDecision:
-        if self._on_timeout == "raise":
-            msg = f"nobody approved {_named(request)} within {self._timeout}s"
-            raise ApprovalTimeoutError(msg)
-        return ApprovalDecision(
-            approved=self._on_timeout == "approve",
-            reason=f"no answer within {self._timeout}s",
-        )
 
-    async def _ask(self, request: ApprovalRequest) -> object:
-        outcome: object
-        if self._on_loop:
-            outcome = self._callback(request)
-        else:
-            outcome = await _call_in_thread(self._callback, request)
-        while True:
-            if isinstance(outcome, concurrent.futures.Future):
-                outcome = await asyncio.wrap_future(outcome)
-            elif inspect.isawaitable(outcome):
-                outcome = await outcome
-            else:
-                return outcome
-
-    async def _ask_within(self, request: ApprovalRequest, seconds: float) -> object:
-        # A task of its own, so that a callback that ignores its cancellation cannot
-        # hold the gate, and a TimeoutError of the callback is not taken for the gate's.
-        clock = self._clock or get_clock()
-        task = asyncio.create_task(self._ask(request))
-        try:
-            await _wait(task, seconds, clock)
-            if task.done():
-                return task.result()
-        except BaseException:
-            await self._end(task, clock)
-            raise
-        await self._end(task, clock)
-        raise _NoAnswerError
-
-    async def _end(self, task: asyncio.Task[object], clock: Clock) -> None:
-        if task.done():
-            return
-        self._left_behind.add(task)
-        task.add_done_callback(self._forget)
-        task.cancel()
-        await _wait(task, _GRACE_SECONDS, clock)
-
-    def _forget(self, task: asyncio.Task[object]) -> None:
-        self._left_behind.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, and too late to matter
+def _check_callback(callback: object) -> None:
+    if not callable(callback):
+        msg = f"`callback` must be callable, got {callback!r}"
+        raise TypeError(msg)
 
 
-class _NoAnswerError(Exception):
-    """The gate's own time-out; never leaves this module."""
-
-
-async def _wait(task: asyncio.Task[object], seconds: float, clock: Clock) -> None:
-    """Wait until `task` is done or `seconds` are over."""
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def fire() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    timer = clock.call_later(seconds, fire)
-    try:
-        first: set[asyncio.Future[Any]] = {task, over}
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        timer.cancel()
-        over.cancel()
-
-
-async def _call_in_thread(
-    callback: ApprovalCallback, request: ApprovalRequest
-) -> object:
-    gone = False
-
-    def call() -> object:
-        outcome = callback(request)
-        if gone and inspect.iscoroutine(outcome):
-            outcome.close()  # nobody will await it
-        return outcome
-
-    try:
-        return await run_in_thread(call)
-    except asyncio.CancelledError:
-        gone = True
-        raise
-
-
-def _is_async(callback: object) -> bool:
-    """Whether calling it gives a coroutine at once, so that no thread is needed."""
-    while isinstance(callback, functools.partial):
-        callback = callback.func
-    try:
-        inner: Any = inspect.unwrap(callback) if callable(callback) else callback
-    except ValueError:  # a ring of wrappers
-        inner = callback
-    candidates = (callback, inner, getattr(callback, "__call__", None))  # noqa: B004
-    return any(inspect.iscoroutinefunction(candidate) for candidate in candidates)
-
-
-def _decided(outcome: object) -> ApprovalDecision:
-    if isinstance(outcome, ApprovalDecision):
-        return outcome
-    if isinstance(outcome, bool):
-        return ApprovalDecision(approved=outcome)
-    reason = (
-        f"the approval callback returned {type(outcome).__name__}, "
-        "not an ApprovalDecision or a bool"
-    )
-    return ApprovalDecision(approved=False, reason=reason)
-
-
-def _named(request: ApprovalRequest) -> str:
-    action = _shown(request.action, _SUBJECT_CHARS)
-    return f"{action} '{_shown(request.subject, _SUBJECT_CHARS)}'"
-
-
-def _shown(text: object, most: int) -> str:
-    shown = "" if text is None else redact(str(text))
-    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+def _check_store(store: object, run_id: object) -> None:
+    if store is not None and not isinstance(store, ApprovalStore):
+        msg = f"`store` must be an ApprovalStore or None, got {type(store).__name__}"
+        raise TypeError(msg)
+    if run_id is not None and not (isinstance(run_id, str) and run_id):
+        msg = f"`run_id` must be a text or None, got {run_id!r}"
+        raise ValueError(msg)
 
 
 def _check_timeout(seconds: float | None) -> None:

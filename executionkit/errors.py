@@ -21,8 +21,10 @@ ExecutionKitError
 |  |- DeadlineExceededError        the deadline of the request leaves no time
 |  |- StepTimeoutError             an attempt at a step took longer than its limit
 |  `- WorkflowError                steps that cannot be run as given (also ValueError)
-|- ApprovalDeniedError
-|- ApprovalTimeoutError
+|- ApprovalDeniedError             a person or a rule said no
+|  `- ApprovalInvalidError         an answer for something else, or a used one
+|- ApprovalTimeoutError            nobody answered in time
+|- ApprovalPendingError            somebody will answer later: run again then
 |- MissingExtraError               an optional package is not installed (also ImportError)
 `- ToolProcessorError              the tool side
    |- ToolNotFoundError
@@ -53,6 +55,12 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from executionkit._approval_errors import (
+    ApprovalDeniedError,
+    ApprovalInvalidError,
+    ApprovalPendingError,
+    ApprovalTimeoutError,
+)
 from executionkit._error_base import ExecutionKitError
 from executionkit._error_codes import (
     ERROR_CODE_TO_CATEGORY,
@@ -97,6 +105,8 @@ __all__ = (
     "RETRYABLE_CATEGORIES",
     "AllProvidersFailedError",
     "ApprovalDeniedError",
+    "ApprovalInvalidError",
+    "ApprovalPendingError",
     "ApprovalTimeoutError",
     "BadResponseError",
     "BudgetExhaustedError",
@@ -323,18 +333,6 @@ class WorkflowError(PatternError, ValueError):
     """
 
     default_code = ErrorCode.CONFIGURATION_ERROR
-
-
-class ApprovalDeniedError(ExecutionKitError):
-    """An approval gate said no."""
-
-    default_code = ErrorCode.APPROVAL_DENIED
-
-
-class ApprovalTimeoutError(ExecutionKitError):
-    """Nobody answered an approval request in time."""
-
-    default_code = ErrorCode.APPROVAL_TIMEOUT
 
 
 class MissingExtraError(ExecutionKitError, ImportError):

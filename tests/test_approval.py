@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from executionkit import approval
+from executionkit._approval import asking
 from executionkit._redact import PLACEHOLDER
 from executionkit.approval import ApprovalDecision, ApprovalGate, ApprovalRequest
 from executionkit.context import ExecutionContext, execution_scope
@@ -344,14 +344,14 @@ class TestTime:
             decision = await gate.request(REQUEST)
         assert not decision.approved
         assert clock.monotonic() <= 1000 + 5 + 1
-        assert len(gate._left_behind) == 1
+        assert len(gate._asker.left_behind) == 1
         unseen: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(
             lambda _loop, facts: unseen.append(facts)
         )
         enough.set()
         await settle()
-        assert not gate._left_behind
+        assert not gate._asker.left_behind
         gc.collect()
         assert not unseen
 
@@ -418,7 +418,7 @@ class TestTime:
             in_thread.append(function)
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(approval, "run_in_thread", never)
+        monkeypatch.setattr(asking, "run_in_thread", never)
         gate = ApprovalGate(
             lambda request: deny(request),
             timeout_seconds=1,

@@ -32,6 +32,7 @@ RANKS: dict[str, int] = {
     "types": 0,
     "_error_base": 1,
     "_error_info": 1,
+    "_approval_errors": 1,
     "_keys": 1,
     "_llm": 1,
     "_redact": 1,
@@ -53,6 +54,7 @@ RANKS: dict[str, int] = {
     "_endpoint": 4,
     "_local": 4,
     "anthropic": 4,
+    "_approval": 4,
     "approval": 4,
     "journal": 4,
     "local": 4,
@@ -93,6 +95,7 @@ GROUND: tuple[str, ...] = (
     "_error_base",
     "_error_info",
     "_tool_errors",
+    "_approval_errors",
     "errors",
     "_redact",
     "_render",
@@ -106,6 +109,7 @@ GROUND: tuple[str, ...] = (
 NEIGHBOURS: frozenset[tuple[str, str]] = frozenset(
     {
         ("__main__", "cli"),
+        ("approval", "_approval"),
         ("anthropic", "_endpoint"),
         ("anthropic", "provider"),
         ("cli", "mcp"),

@@ -21,6 +21,7 @@ _FINAL: Final = frozenset(
         ErrorCode.DEADLINE_EXCEEDED,
         ErrorCode.APPROVAL_DENIED,
         ErrorCode.APPROVAL_TIMEOUT,
+        ErrorCode.APPROVAL_PENDING,
         ErrorCode.TOOL_CANCELLED,
     }
 )

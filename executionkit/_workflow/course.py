@@ -15,16 +15,17 @@ from executionkit.context import remaining_deadline
 from executionkit.cost import Budget, CostTracker, collecting_lost_cost
 from executionkit.engine.retry import RetryConfig, run_with_retry
 from executionkit.errors import (
+    ApprovalPendingError,
     ExecutionKitError,
     PatternError,
     StepTimeoutError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
 from executionkit.patterns.base import calling_user
-from executionkit.types import PatternResult, TokenUsage, freeze
+from executionkit.types import PatternResult, TokenUsage, freeze, thaw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from executionkit._workflow.values import Node
     from executionkit.approval import ApprovalGate
@@ -114,6 +115,7 @@ class Course:
     """
 
     __slots__ = (
+        "_approved",
         "_began",
         "_context",
         "_is_called_off",
@@ -130,6 +132,7 @@ class Course:
         self._node = node
         self._shared = shared
         self._context = context
+        self._approved: Mapping[str, Any] | None = None
         self._began: float | None = None
         self._is_called_off = False
         self.at_work = False
@@ -156,6 +159,8 @@ class Course:
                 shared.has_failed(node)
                 msg = f"step {node.name!r} was cancelled by something inside of it"
                 raise PatternError(msg) from exc
+            except ApprovalPendingError:
+                raise  # other steps go on; what waits for this one does not begin
             except Exception:
                 # Here, not when the scheduler hears of it: a place that is free now
                 # must not be taken in between.
@@ -175,9 +180,12 @@ class Course:
     async def _ask(self) -> None:
         shared, node = self._shared, self._node
         if shared.gate is not None:
-            request = ApprovalRequest(shared.kind, node.name, node.facts)
+            request = ApprovalRequest(
+                shared.kind, node.name, node.facts, arguments=self._context()
+            )
             with calling_user(f"approval of step {node.name!r}"):
-                await shared.gate.require(request)
+                decision: Any = await shared.gate.require(request)
+            self._approved = getattr(decision, "arguments", None)
 
     async def _outcome(self) -> Any:
         # The one place where an outcome comes from: whoever records outcomes looks
@@ -195,7 +203,8 @@ class Course:
                     on_retry=self._on_retry,
                 )
         except Exception as exc:
-            shared.has_failed(node)
+            if not isinstance(exc, ApprovalPendingError):
+                shared.has_failed(node)
             await self._failed(exc)
             raise
         except BaseException as exc:
@@ -272,10 +281,16 @@ class Course:
     async def _call(self) -> Any:
         node = self._node
         if node.in_thread:
-            output = await run_in_thread(node.run, self._context())
+            output = await run_in_thread(node.run, self._given())
         else:
-            output = node.run(self._context())
+            output = node.run(self._given())
         return await output if inspect.isawaitable(output) else output
+
+    def _given(self) -> dict[str, Any]:
+        """What the step is called with: what was approved, when that was changed."""
+        if self._approved is None:
+            return self._context()
+        return {key: thaw(value) for key, value in self._approved.items()}
 
     def _unwrapped(self, output: Any) -> Any:
         if isinstance(output, PatternResult):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from executionkit._clock import get_clock
 from executionkit._workflow.course import PENDING, Course
 from executionkit._workflow.graph import ancestors_of, queue_of
+from executionkit.errors import ApprovalPendingError
 from executionkit.patterns._failures import describe
 from executionkit.patterns.base import first_of_group, spending
 from executionkit.types import thaw
@@ -64,6 +65,7 @@ class StepsRun:
         self._skipped: set[str] = set()
         self._failures: dict[str, BaseException] = {}
         self._tolerated: dict[str, BaseException] = {}
+        self._parked: dict[str, ApprovalPendingError] = {}
         self._broken: BaseException | None = None
         self._live: dict[asyncio.Task[Any], tuple[Node, Course]] = {}
         self._called_off: set[asyncio.Task[Any]] = set()
@@ -105,6 +107,8 @@ class StepsRun:
                 and name not in all_failed
             ),
         }
+        if self._parked:
+            facts["waiting"] = tuple(n for n in self._nodes if n in self._parked)
         if self._failures:
             facts["step"] = next(iter(self._failures))
         return facts
@@ -139,6 +143,9 @@ class StepsRun:
             raise failures[0]
         if failures:
             raise first_of_group(BaseExceptionGroup("steps failed", failures))
+        if self._parked:
+            errors = list(self._parked.values())
+            raise errors[0] if len(errors) == 1 else _all_pending(errors)
 
     async def _dispatch(self) -> None:
         """Start all that can start now."""
@@ -198,6 +205,8 @@ class StepsRun:
         if self._shared.is_closed:
             self._stop()
             return
+        if name in self._parked:
+            return  # what needs it waits too
         self._queue.finish(name, ok=True)
         await self._dispatch()
 
@@ -208,6 +217,9 @@ class StepsRun:
         if course.output is not PENDING:  # whatever came after it
             self._done[node.name] = course.output
             return True
+        if isinstance(error, ApprovalPendingError):
+            self._parked[node.name] = error
+            return False
         failures = self._tolerated if node.may_fail else self._failures
         if error is not None:
             failures[node.name] = error
@@ -265,3 +277,10 @@ class StepsRun:
                 _log.warning("the last checkpoint failed: %s", type(self._broken))
         if stop is not None:
             raise stop
+
+
+def _all_pending(errors: Sequence[ApprovalPendingError]) -> ApprovalPendingError:
+    """One error for all that waits; its cost is added by whoever counts it."""
+    requests = [request for error in errors for request in error.requests]
+    text = "; ".join(error.message for error in errors)
+    return ApprovalPendingError(text, requests=requests)

@@ -46,6 +46,7 @@ NEVER_RETRIED: Final = frozenset(
         ErrorCode.DEADLINE_EXCEEDED,
         ErrorCode.APPROVAL_DENIED,
         ErrorCode.APPROVAL_TIMEOUT,
+        ErrorCode.APPROVAL_PENDING,
         ErrorCode.MISSING_EXTRA,
         ErrorCode.CONFIGURATION_ERROR,
         ErrorCode.TOOL_BLOCKED,

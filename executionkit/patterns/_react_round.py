@@ -20,6 +20,7 @@ from executionkit.types import thaw
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMResponse
+    from executionkit.approval import ApprovalRequest
 
 __all__ = ("CANCELLED", "Round", "cap_text", "observation", "read_calls", "thoughts_of")
 
@@ -145,6 +146,12 @@ class Round:
 
     rejected: int = 0
     """Calls that were over a limit."""
+
+    changed: dict[int, ToolCall] = field(default_factory=dict)
+    """What was run instead of a call, by place: whoever approved it changed it."""
+
+    parked: list[ApprovalRequest] = field(default_factory=list)
+    """Questions whose answers come later."""
 
     rendered: dict[int, str] = field(default_factory=dict)
     """Observations that were made on the way, by place; all, after `messages`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit.approval import ApprovalGate, ApprovalRequest
@@ -18,6 +18,7 @@ from executionkit.calls import (
 )
 from executionkit.errors import (
     ApprovalDeniedError,
+    ApprovalPendingError,
     ApprovalTimeoutError,
     DeadlineExceededError,
     ErrorCode,
@@ -26,6 +27,13 @@ from executionkit.errors import (
     ToolTimeoutError,
 )
 from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.patterns._approved import (
+    changed_call,
+    pending_error,
+    pending_in,
+    tell_of_change,
+)
+from executionkit.patterns._call_limits import CallLimits
 from executionkit.patterns._tool_call import GRACE_SECONDS, ToolRun, stop_runs
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.types import thaw
@@ -33,70 +41,9 @@ from executionkit.types import thaw
 if TYPE_CHECKING:
     from executionkit.patterns._react_round import Round
 
-__all__ = ("CallLimits", "ToolDesk")
+__all__ = ("ToolDesk",)
 
-
-class CallLimits:
-    """How many tool calls a run may make; counts as calls are let through.
-
-    A call that is let through counts, also when it then turns out to be invalid.
-
-    Args:
-        per_round: Calls of one reply.
-        total: Calls of the run. None = no limit.
-        per_tool: Calls of the run by tool name.
-
-    Raises:
-        ValueError: When a limit is no whole number of at least 0.
-    """
-
-    __slots__ = ("_left", "_per_round", "_per_tool")
-
-    def __init__(
-        self,
-        per_round: int,
-        total: int | None,
-        per_tool: Mapping[str, int] | None,
-    ) -> None:
-        self._per_round = per_round
-        self._left = total
-        self._per_tool = dict(per_tool or {})
-        named = {f"tool_call_limits[{k!r}]": v for k, v in self._per_tool.items()}
-        if total is not None:
-            named["max_tool_calls"] = total
-        for name, value in named.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                msg = f"{name} must be >= 0, got {value!r}"
-                raise ValueError(msg)
-
-    def check_names(self, offered: Collection[str]) -> None:
-        """Refuse a limit for a tool that is not on offer: a slip would be no limit.
-
-        Raises:
-            ValueError: Naming it and the tools on offer.
-        """
-        for name in self._per_tool:
-            if name not in offered:
-                known = ", ".join(sorted(offered)) or "none"
-                msg = f"`tool_call_limits` names {name!r}, which is not on offer ({known})"
-                raise ValueError(msg)
-
-    def refuse(self, call: ToolCall, position: int, requested: int) -> str | None:
-        """Why `call` may not run, in words for the model; None lets it through."""
-        if position >= self._per_round:
-            return (
-                f"Not run: {requested} tool calls were requested in one reply and "
-                f"the limit is {self._per_round}. Retry with fewer calls."
-            )
-        if self._left is not None and self._left <= 0:
-            return "Not run: the limit of tool calls for this run is reached."
-        if self._per_tool.get(call.name, 1) <= 0:
-            return f"Not run: the limit of calls to '{call.name}' is reached."
-        if self._left is not None:
-            self._left -= 1
-        if call.name in self._per_tool:
-            self._per_tool[call.name] -= 1
-        return None
+_BLOCKED: Final = frozenset({ErrorCode.APPROVAL_DENIED, ErrorCode.APPROVAL_PENDING})
 
 
 class ToolDesk:
@@ -141,7 +88,12 @@ class ToolDesk:
         self._timeout = timeout
 
     async def run(self, work: Round) -> None:
-        """Fill `work.results`; those that are done stay when this is cancelled."""
+        """Fill `work.results`; those that are done stay when this is cancelled.
+
+        Raises:
+            ApprovalPendingError: When a call waits for an answer that comes later; all
+                other calls have been run.
+        """
         ready = self._admit(work)
         plain = self._gate is None and self._trace is None
         if plain and self._list is not None and len(ready) <= self._concurrency:
@@ -150,6 +102,8 @@ class ToolDesk:
             await self._one(work, ready[0])
         elif ready:
             await self._all(work, ready)
+        if work.parked:
+            raise pending_error(work.parked)
 
     def _admit(self, work: Round) -> list[int]:
         """The places of the calls that may run; the others get their answers."""
@@ -175,7 +129,7 @@ class ToolDesk:
         """The short way: nobody to ask and nobody to tell."""
         runs: dict[int, ToolRun] = {}
         for index in ready:
-            call = _call_at(work, index)
+            call = work.changed.get(index) or _call_at(work, index)
             begun = runner.check_call(call) or runner.start(call)
             if isinstance(begun, ToolRun):
                 runs[index] = begun
@@ -236,7 +190,7 @@ class ToolDesk:
         if code is not None:
             error = code.value
         facts = {"error": error} if error else {}
-        blocked = code is ErrorCode.APPROVAL_DENIED
+        blocked = code in _BLOCKED
         await self._emit("tool_call_end", call, blocked=blocked, **facts)
 
     async def _decide(self, work: Round, index: int) -> None:
@@ -244,13 +198,23 @@ class ToolDesk:
         call = _call_at(work, index)
         refused = self._check(call)
         if refused is None and self._gate is not None:
-            refused = await self._ask(self._gate, call)
+            answer = await self._ask(self._gate, work, call)
+            if isinstance(answer, ToolResult):
+                refused = answer
+            elif answer is not call:
+                work.changed[index] = call = answer
+                refused = self._check(call)  # whoever changed it may be wrong too
         if refused is not None:
             work.results[index] = refused
         elif self._list is None:
-            work.results[index] = await self._hand_over(call)
+            result = await self._hand_over(call)
+            if (parked := pending_in(result, call)) is not None:
+                work.parked.append(parked)
+            work.results[index] = result
         else:
             await self._start_all(self._list, work, [index])
+        if self._gate is not None or self._list is None:
+            tell_of_change(work, index)
 
     def _check(self, call: ToolCall) -> ToolResult | None:
         if self._list is not None:
@@ -264,12 +228,18 @@ class ToolDesk:
         text = f"Error: Unknown tool '{call.name}'. Available tools: {known}"
         return _refused(call, ErrorCode.TOOL_NOT_FOUND, text)
 
-    async def _ask(self, gate: ApprovalGate, call: ToolCall) -> ToolResult | None:
-        """The answer for the model when the call may not run."""
+    async def _ask(
+        self, gate: ApprovalGate, work: Round, call: ToolCall
+    ) -> ToolResult | ToolCall:
+        """The call that may run, as it was approved; else the answer for the model."""
         try:
             decision = await gate.request(_request(call))
         except (ApprovalTimeoutError, DeadlineExceededError):
             raise  # the gate's policy says that silence ends the run
+        except ApprovalPendingError as exc:
+            work.parked.extend(exc.requests)
+            text = f"Tool '{call.name}' was not run yet: it waits for an approval"
+            return _refused(call, ErrorCode.APPROVAL_PENDING, text, exc)
         except ApprovalDeniedError as exc:
             why = str(exc)
         except Exception as exc:  # noqa: BLE001 - a broken gate is no consent
@@ -280,7 +250,7 @@ class ToolDesk:
             return _refused(call, ErrorCode.APPROVAL_DENIED, text, exc)
         else:
             if decision.approved is True:
-                return None
+                return changed_call(call, decision)
             why = decision.reason
         text = f"Tool '{call.name}' blocked by approval{f': {why}' if why else ''}"
         return _refused(call, ErrorCode.APPROVAL_DENIED, text)

@@ -19,11 +19,12 @@ from executionkit._arguments import (
 from executionkit._constants import DEFAULT_MAX_CONCURRENCY, DEFAULT_MAX_TOKENS
 from executionkit.calls import ToolRunner
 from executionkit.engine.messages import user_message
+from executionkit.patterns._call_limits import CallLimits
 from executionkit.patterns._history import HistoryWindow, Summarizer
 from executionkit.patterns._mend import mend_history
 from executionkit.patterns._progress import ProgressWatch
 from executionkit.patterns._react_run import Model, ReactRun, tool_names
-from executionkit.patterns._tool_desk import CallLimits, ToolDesk
+from executionkit.patterns._tool_desk import ToolDesk
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.patterns.base import (
     Asker,

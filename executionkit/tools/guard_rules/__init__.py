@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executionkit.tools.guard_rules.approval import ApprovalGuard
 from executionkit.tools.guard_rules.budget import BudgetGuard
 from executionkit.tools.guard_rules.network import NetworkGuard, NetworkPolicyGuard
 from executionkit.tools.guard_rules.output_size import OutputSizeGuard, TruncationMode
@@ -17,6 +18,7 @@ from executionkit.tools.guard_rules.side_effects import (
 from executionkit.tools.guard_rules.tags import TagGuard
 
 __all__ = (
+    "ApprovalGuard",
     "BudgetGuard",
     "Environment",
     "ExecutionMode",
