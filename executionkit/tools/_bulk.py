@@ -13,19 +13,19 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from executionkit.calls import CallProblem, ToolCall, ToolResult, new_id
-from executionkit.tools.parsing import parse_calls
 from executionkit.types import sealed
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
+    from executionkit.tools.parsing import ParsedCalls
 
 Entry: TypeAlias = "ToolCall | CallProblem"
+Parse: TypeAlias = "Callable[[object], ParsedCalls]"
 
 __all__ = ("BatchProgress", "close_source", "counted", "read_calls")
 
@@ -51,7 +51,7 @@ class BatchProgress:
 
 
 def read_calls(
-    source: Iterable[Any] | AsyncIterable[Any], parsers: Sequence[Any] | None
+    source: Iterable[Any] | AsyncIterable[Any], parse: Parse
 ) -> Iterator[Entry] | AsyncIterator[Entry]:
     """The calls of a source, read one item at a time.
 
@@ -59,7 +59,7 @@ def read_calls(
         TypeError: When it is no source of calls.
     """
     if isinstance(source, AsyncIterable):
-        return _read_async(source, parsers)
+        return _read_async(source, parse)
     no_source = isinstance(source, (str, bytes, Mapping, ToolCall))
     if no_source or not isinstance(source, Iterable):
         msg = (
@@ -67,14 +67,14 @@ def read_calls(
             "one text, message or call use `process`"
         )
         raise TypeError(msg)
-    return _read(source, parsers)
+    return _read(source, parse)
 
 
-def _entries(place: int, item: Any, parsers: Sequence[Any] | None) -> Iterable[Entry]:
+def _entries(place: int, item: Any, parse: Parse) -> Iterable[Entry]:
     """The calls of one item; one that holds none is a problem of its own."""
     why = "it holds no tool call"
     try:
-        entries = parse_calls(item, parsers=parsers).entries
+        entries = parse(item).entries
     except TypeError as exc:
         why, entries = str(exc), ()
     if entries:
@@ -87,28 +87,26 @@ def _entries(place: int, item: Any, parsers: Sequence[Any] | None) -> Iterable[E
     )
 
 
-def _read(source: Iterable[Any], parsers: Sequence[Any] | None) -> Iterator[Entry]:
+def _read(source: Iterable[Any], parse: Parse) -> Iterator[Entry]:
     try:
         for place, item in enumerate(source):
             if type(item) is ToolCall:
                 yield item
             else:
-                yield from _entries(place, item, parsers)
+                yield from _entries(place, item, parse)
     finally:
         if isinstance(source, Generator):
             source.close()
 
 
-async def _read_async(
-    source: AsyncIterable[Any], parsers: Sequence[Any] | None
-) -> AsyncIterator[Entry]:
+async def _read_async(source: AsyncIterable[Any], parse: Parse) -> AsyncIterator[Entry]:
     place = 0
     try:
         async for item in source:
             if type(item) is ToolCall:
                 yield item
             else:
-                for call in _entries(place, item, parsers):
+                for call in _entries(place, item, parse):
                     yield call
             place += 1
     finally:

@@ -26,6 +26,7 @@ from executionkit.tools._runs import RunOptions, run_calls, stream_calls
 from executionkit.tools._trace import Tracer
 from executionkit.tools.parsing import (
     DEFAULT_PARSERS,
+    ParsedCalls,
     parse_calls,
     resolve_parsers,
 )
@@ -203,7 +204,7 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         Raises:
             ValueError: When `return_order` or `timeout` is unknown.
         """
-        parsed = parse_calls(data, parsers=self._chosen)
+        parsed = self._parse(data)
         options = RunOptions(
             timeout=seconds(timeout),
             use_cache=use_cache,
@@ -265,7 +266,7 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         Tools go on only as fast as results are taken. Leaving the loop, closing the
         generator, or a timeout around it cancels what still runs.
         """
-        parsed = parse_calls(data, parsers=self._chosen)
+        parsed = self._parse(data)
         options = RunOptions(
             timeout=seconds(timeout),
             use_cache=use_cache,
@@ -309,7 +310,7 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         )
         core = self._ready()
         check_int("max_in_flight", max_in_flight, 1)
-        source: Any = read_calls(calls, self._chosen)
+        source: Any = read_calls(calls, self._parse)
         stream = stream_calls(core.paths, source, options, max_in_flight)
         counter = counted(stream, on_progress, self._clock)
         try:
@@ -324,7 +325,7 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         self, data: object, context: ExecutionContext | None = None
     ) -> list[DryRun]:
         """What would happen to the calls in `data`; nothing is run or counted."""
-        parsed = parse_calls(data, parsers=self._chosen)
+        parsed = self._parse(data)
         return await dry_run(self._ready(), parsed, context)
 
     # --- life -----------------------------------------------------------------------
@@ -355,6 +356,10 @@ class ToolProcessor(PlanRunner, RunnerHalf):
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
+
+    def _parse(self, data: object) -> ParsedCalls:
+        names = self.registry.call_names
+        return parse_calls(data, parsers=self._chosen, tools=names)
 
     def _ready(self) -> Core:
         core = self._core

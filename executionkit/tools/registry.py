@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from executionkit.errors import ToolRegistrationError
@@ -37,7 +37,7 @@ from executionkit.tools._registry.names import (
     full_name,
     split_name,
 )
-from executionkit.tools._registry.table import ToolTable
+from executionkit.tools._registry.table import CallNames, ToolTable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -68,6 +68,8 @@ class ToolRegistry:
         self._table = ToolTable()
         self._asked: dict[str, object] = {}
         self._lock = threading.RLock()
+        self.call_names: Container[str] = CallNames(self._table, self._lock)
+        """Which names a call may say: full ones, bare ones, and those for providers."""
 
     @property
     def version(self) -> int:

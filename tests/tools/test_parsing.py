@@ -156,6 +156,59 @@ TEXTS: dict[str, str] = {
         "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}"
         "<|tool_call_end|><|tool_calls_section_end|>"
     ),
+    "llama, python": "<|python_tag|>[f(a=1), g()]<|eom_id|>",
+    "llama 4": "<|python_start|>[f(a=1),\n  g()]<|python_end|><|eot|>",
+    "llama, built in": "<|python_tag|>f.call(a=1); g.call()<|eom_id|>",
+    "llama, one by one": "<|python_tag|>f(a=1)<|eom_id|><|python_tag|>g()",
+    "llama, JSON list": (
+        '<|python_tag|>[{"name": "f", "parameters": {"a": 1}},'
+        ' {"name": "g", "parameters": {}}]'
+    ),
+    "harmony": (
+        "<|channel|>analysis<|message|>Call <tool name='no'/>?<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json"
+        '<|message|>{"a": 1}<|call|>'
+        "<|start|>assistant to=functions.g<|channel|>commentary json<|message|><|call|>"
+    ),
+    "harmony, stopped": (
+        '<|channel|>commentary to=functions.f<|message|>{"a": 1}\n'
+        "<|start|>assistant<|channel|>commentary to=g code<|message|>{}"
+    ),
+    "deepseek 3.2": (
+        "<｜DSML｜function_calls>\n"  # noqa: RUF001
+        '<｜DSML｜invoke name="f">\n'  # noqa: RUF001
+        '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'  # noqa: RUF001
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n'  # noqa: RUF001
+        "</｜DSML｜function_calls>"  # noqa: RUF001
+    ),
+}
+OF_TEXTS: dict[str, str] = {
+    "function": (
+        "<tool_call>\n<function=f>\n<parameter=a>\nx < 1\n</parameter>\n</function>\n"
+        "</tool_call>\n<tool_call><function=g></function></tool_call>"
+    ),
+    "invoke": (
+        "I look.\n<function_calls>\n"
+        '<invoke name="f">\n<parameter name="a">x < 1</parameter>\n</invoke>\n'
+        '<invoke name="g">\n</invoke>\n</function_calls>'
+    ),
+    "invoke, prefix": (
+        "<minimax:tool_call><invoke name='f'><parameter name='a'>x < 1</parameter>"
+        "</invoke></minimax:tool_call><invoke name='g'></invoke>"
+    ),
+    "invoke, string": (
+        '<｜DSML｜invoke name="f">'  # noqa: RUF001
+        '<｜DSML｜parameter name="a" string="true">x < 1</｜DSML｜parameter>'  # noqa: RUF001
+        '</｜DSML｜invoke><｜DSML｜invoke name="g"></｜DSML｜invoke>'  # noqa: RUF001
+    ),
+    "glm": (
+        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x < 1</arg_value>\n</tool_call>\n"
+        "<tool_call>g\n</tool_call>"
+    ),
+    "glm, close": (
+        "<tool_call>f<arg_key>a</arg_key><arg_value>x < 1</arg_value></tool_call>"
+        "<tool_call>g</tool_call>"
+    ),
 }
 
 
@@ -177,6 +230,14 @@ def test_text_of_every_form_gives_its_calls_in_order(reply: str) -> None:
     assert shown({"choices": [{"message": {"content": reply}}]}) == TWO
     assert shown([{"type": "text", "text": reply}]) == TWO
     assert shown(f"<think>{reply}\n</think>\n{reply}") == TWO
+
+
+@pytest.mark.req("parsing.formats", "T-29")
+@pytest.mark.parametrize("reply", OF_TEXTS.values(), ids=OF_TEXTS)
+def test_text_between_tags_arrives_as_it_is(reply: str) -> None:
+    expected: Shown = [("f", {"a": "x < 1"}), ("g", {})]
+    assert shown(reply) == expected
+    assert shown({"choices": [{"message": {"content": reply}}]}) == expected
 
 
 @pytest.mark.req("parsing.formats")
@@ -528,6 +589,17 @@ def test_a_reply_that_promises_calls_and_has_none_gives_nothing() -> None:
         '[TOOL_CALLS]search[ARGS]{"q": "tide"',
         '<|python_tag|>{"name": "search", "parameters": {"q": "tide"',
         "<|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{",
+        '<|python_tag|>[search(q="tide", n=[1, ',
+        '<|python_tag|>[search(q="tide"',
+        "<|python_start|>[search(q='tide",
+        '<|python_tag|>search.call(q="tide',
+        '<|channel|>commentary to=functions.search<|message|>{"q": "tide"',
+        "<|channel|>commentary to=functions.search<|message|>",
+        '<invoke name="search"><parameter name="q">tide',
+        '<invoke name="search"><parameter name="q">tide</parameter>',
+        '<invoke name="search">',
+        "<tool_call>search<arg_key>q</arg_key><arg_value>tide",
+        "<tool_call>search<arg_key>q</arg_key><arg_value>tide</arg_value>",
         '{"tool_calls": [{"id": "x", "function": {"name": "search", "arguments": "{',
         'Sure. {"name": "search", "arguments": {"q": "tide"',
     ],
@@ -569,6 +641,17 @@ def test_an_envelope_that_never_ends_is_a_problem(text: str) -> None:
         '<tool class="a">x</tool>',
         "[TOOL_CALLS] is a word. <function=f> too.",
         'def f(): return {"name": x, "arguments": y}',
+        "[f(a=1), g()]",
+        "<|python_tag|>print('x')\nf(a=1)",
+        "<|python_tag|>subprocess.call(['rm'])",
+        "<|python_tag|>for x in y: f(a=x)",
+        "<|python_tag|> begins a program, <|python_start|> too",
+        '<invoke name="f"> runs a tool',
+        "<tool_call>f runs a tool, <tool_call>f(a=1)</tool_call> too",
+        '<|channel|>analysis<|message|>{"tool": "x"}<|end|><|channel|>final<|message|>No.',
+        '<|start|>functions.f to=assistant<|channel|>commentary<|message|>{"tool": "x"}<|end|>',
+        '<|start|>user<|message|><tool name="x"/><|end|>',
+        '<|channel|>commentary to=user<|message|>{"a": "x"}',
     ],
 )  # fmt: skip
 def test_what_is_no_call_is_none(reply: object) -> None:
@@ -592,6 +675,17 @@ def test_what_is_no_call_is_none(reply: object) -> None:
         '<function=a>{}</function><function=b>{"x": </function><function=c>{}</function>',
         '[TOOL_CALLS] [{"name":"a","arguments":{}},{"name":"b","arguments":{"x":}},{"name":"c","arguments":{}}]',
         '[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[ARGS]{"x":[TOOL_CALLS]c[ARGS]{}',
+        "<|python_tag|>[a(), b(x=oops), c()]",
+        "<|python_tag|>[a(), b(f(x='), c(') + [1]), c()]",
+        "<|python_tag|>[a(), b('x'), c()]<|eom_id|>",
+        "<|python_tag|>[a(), b(x=" + "(" * 3000 + ")" * 3000 + "), c()]",
+        "<|python_tag|>[a()]<|eom_id|><|python_tag|>[b(x=<|eom_id|><|python_tag|>[c()]",
+        "<|channel|>c to=a<|message|>{}<|call|><|channel|>c to=b<|message|>{x}<|call|><|channel|>c to=c<|message|>{}<|call|>",
+        "<function=a></function><function=b><parameter=x>1</parameter><parameter=x>2</parameter></function><function=c></function>",
+        "<function=a></function><function=b><parameter=x>1\n<function=c></function>",
+        '<invoke name="a"></invoke><invoke name="b"><parameter name="x">1</invoke><invoke name="c"></invoke>',
+        '<invoke name="a"></invoke><invoke name="b"><parameter name="x" string="false">x</parameter></invoke><invoke name="c"></invoke>',
+        "<tool_call>a</tool_call><tool_call>b<arg_key>x</arg_key><arg_value>1 <tool_call>c</tool_call>",
         '[{"name":"a","arguments":{}},{"name":"b","arguments":{"x":' + "[" * 3000 + "]" * 3000 + '}},{"name":"c","arguments":{}}]',
     ],
 )  # fmt: skip

@@ -32,7 +32,10 @@ PIECES = [
     ":", ",", '{"name": "a"', '"arguments": ', "{}", '"tool_calls": [', "<tool_call>", "</tool_call>", "<function=a>",
     "<parameter=b>", "</parameter>", "</function>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<think>", "</think>",
     "```json\n", "```", "<｜tool▁call▁begin｜>a", "<｜tool▁sep｜>", "<|tool_call_begin|>a", "<|tool_call_argument_begin|>",  # noqa: RUF001
-    "\ud800", "\x00", "9" * 50, "1e999", "NaN", "&quot;", "\n", " ", "a", '"id": "x", ', '"type": "function", ',
+    "<|python_tag|>[", "a(", "x=", "(", ")", "'''", '""" ', "None", "-", "1", "<|python_start|>a.call(", "<|python_end|>",
+    '<invoke name="a">', '<parameter name="b">', '<parameter name="b" string="false">', "</invoke>", "<arg_key>a</arg_key>",
+    "<tool_call>a", "<arg_value>", "</arg_value>", "<|channel|>", "<|start|>assistant", " to=functions.a", "<|message|>",
+    "<|call|>", "\ud800", "\x00", "9" * 50, "1e999", "NaN", "&quot;", "\n", " ", "a", '"id": "x", ', '"type": "function", ',
 ]  # fmt: skip
 KEYS = st.sampled_from(
     ["tool_calls", "function", "name", "arguments", "id", "type", "content", "choices", "message", "delta", "role",
@@ -87,7 +90,12 @@ def mistral(name: str, arguments: dict[str, Any]) -> str:
     return f"[TOOL_CALLS]{name}[ARGS]{json.dumps(arguments)}"
 
 
-FORMS = [tag, escaped_tag, plain, hermes, function, mistral]
+def harmony(name: str, arguments: dict[str, Any]) -> str:
+    given = json.dumps(arguments)
+    return f"<|channel|>commentary to={name} json<|message|>{given}<|call|>"
+
+
+FORMS = [tag, escaped_tag, plain, hermes, function, harmony, mistral]
 
 
 def check(found: ParsedCalls) -> None:
@@ -240,6 +248,10 @@ HOSTILE = [
     "<tool ", "<tool name=", '<tool name="', "<tool name='a' args='", '<tool name="a" args=\'{"x', '<tool name="a">{',
     "{", "}", "[", "```json\n", '"', "'", "word ", "<", "<tool_call>", '<tool_call>{"', "[TOOL_CALLS]", "[TOOL_CALLS]a",
     '[TOOL_CALLS][{"', "<function=a>", "<function=a>{", "<function=a><parameter=b>", "<think>", "</think>", "<|python_tag|>{\"",
+    "<|python_tag|>[a(", "<|python_tag|>[a(x=", "<|python_tag|>[a(x=[", "<|python_tag|>[a(x='", "<|python_tag|>a(x=1);",
+    "<|python_tag|>[a(x=1)\n", "<|python_start|>a.call(x=", "<tool_call>a", "<tool_call>a<arg_key>b</arg_key><arg_value>",
+    '<invoke name="a">', '<invoke name="a"><parameter name="b">', '<parameter name="b">c</parameter>', "<|channel|>",
+    "<|channel|>a to=b<|message|>", "<|channel|>a to=b<|message|>{", "<|start|>user<|message|>", "<|channel|>analysis<|message|>",
     '{"name":', '{"name": "a", "arguments": {', '[{"name":', '{"a": "name"', '{"name":"a","arguments":{}} ', "&quot;", "\\",
 ]  # fmt: skip
 
@@ -253,6 +265,37 @@ def test_hostile_text_takes_linear_work(piece: str) -> None:
 
 
 @pytest.mark.req("parsing.total")
+@pytest.mark.parametrize(
+    ("begin", "piece", "end"),
+    [
+        ("<function=a>", "<parameter=k{}>x</parameter>", "</function>"),
+        ("<invoke name='a'>", "<parameter name='k{}'>x</parameter>", "</invoke>"),
+        (
+            "<tool_call>a",
+            "<arg_key>k{}</arg_key><arg_value></arg_value>",
+            "</tool_call>",
+        ),
+        ("<function=a><parameter=b>", "<function=a{}>", "</parameter></function>"),
+        ("<|python_tag|>[a(x=[", "{}, [], ''", "])]"),
+        ("<|python_tag|>[a(", "k{}=['', None],", ")]"),
+        ("<|python_tag|>[a(x=[", "[{}],", "None])]"),
+        ("<|python_tag|>[a(x=", "[{}", ""),
+        ("<|python_tag|>[a(x=f", "[]{}", "]"),
+        ("<|python_tag|>[", "a(k{}=1),", "]"),
+        ("<|python_tag|>[", "a(k{}=f(1)),", "]"),
+        ("<|python_tag|>", "a.call(k{}=f(1));", ""),
+        ("<|python_tag|>", "a(k{}=1);", "x"),
+    ],
+)
+def test_one_long_call_takes_linear_work(begin: str, piece: str, end: str) -> None:
+    short, long = (
+        steps(begin + "".join([piece.format(n) for n in range(count)]) + end)
+        for count in (250, 1000)
+    )
+    assert long <= 4.3 * short + 500
+
+
+@pytest.mark.req("parsing.total")
 def test_ten_megabytes_are_read() -> None:
     big = "word <tool " * 500_000 + tag("f", {"text": "x" * 5_000_000})
     (call,) = parse_calls(big).calls
@@ -262,5 +305,5 @@ def test_ten_megabytes_are_read() -> None:
 @pytest.mark.req("parsing.total")
 def test_broken_calls_without_end_are_cut_short_and_said() -> None:
     found = parse_calls("<tool name='a' args='{x}'/>" * 1000)
-    assert len(found.problems) == 202
+    assert len(found.problems) == 102
     assert "not read" in found.problems[-1].message

@@ -40,12 +40,12 @@ TOO_DEEP: Final = f"nested deeper than {MAX_JSON_DEPTH} levels"
 SPACE: Final = re.compile(r"[ \t\n\r]*+")
 """What JSON calls white space."""
 
-STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+STRING: Final = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 """The shape of a string; whether its escapes are valid is not looked at."""
 
 _TOKENS: Final = re.compile(
-    rf"(?:[ \t\n\r\[\]{{}},:]++|{STRING}|-?[0-9][0-9.eE+\-]*+"
-    r"|true|false|null|NaN|-?Infinity)*+"
+    rf"(?:[ \t\n\r\[\]{{}},:]*+(?:{STRING}|-?[0-9][0-9.eE+\-]*+"
+    r"|true|false|null|NaN|-?Infinity))*+[ \t\n\r\[\]{},:]*+"
 )
 _BRACKETS: Final = re.compile(rf"[\[{{]++|[\]}}]++|{STRING}")
 _START: Final = re.compile(r"\ufeff?[ \t\n\r]*+")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 from executionkit.errors import ToolNotFoundError
 from executionkit.tools._record import ToolRecord
@@ -19,7 +20,7 @@ from executionkit.tools._registry.names import (
     wire_name,
 )
 
-__all__ = ("ToolTable",)
+__all__ = ("CallNames", "ToolTable")
 
 _LISTED: Final = 50
 _PER_NAME: Final = 3
@@ -100,6 +101,14 @@ class ToolTable:
             raise self._missing(name, namespace)
         return found
 
+    def means(self, name: str) -> bool:
+        """Whether a call of that name is meant for a tool, if only an ambiguous one."""
+        found = self.find(name, DEFAULT_NAMESPACE)
+        if found is None and name not in self.homes:
+            found = self._of_wire(name, DEFAULT_NAMESPACE)
+            return found is not None
+        return True
+
     def _of_wire(self, name: str, namespace: str) -> ToolRecord | None:
         """The tool that a provider knows under `name`."""
         if "__" not in name:
@@ -151,3 +160,22 @@ class ToolTable:
         for full in dict.fromkeys(record.full_name for record in records):
             if full not in self.hidden:
                 yield full
+
+
+class CallNames:
+    """Which names a call may say: `name in names`.
+
+    Args:
+        table: The tools.
+        lock: Guards them.
+    """
+
+    __slots__ = ("_lock", "_table")
+
+    def __init__(self, table: ToolTable, lock: AbstractContextManager[Any]) -> None:
+        self._table = table
+        self._lock = lock
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            return isinstance(name, str) and self._table.means(name)

@@ -10,7 +10,7 @@ be read are a problem of that one call, and its siblings are calls all the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from executionkit._llm import LLMResponse
@@ -31,7 +31,7 @@ from executionkit.tools.parsing.result import (
     settle,
     settle_calls,
 )
-from executionkit.tools.parsing.text import read_text
+from executionkit.tools.parsing.text import read_pythonic, read_text
 
 __all__ = (
     "DEFAULT_PARSERS",
@@ -48,16 +48,21 @@ _TOO_DEEP: Final = "the reply is nested too deeply to be read"
 
 
 def parse_calls(
-    data: object, *, parsers: Sequence[str | ToolCallParser] | None = None
+    data: object,
+    *,
+    parsers: Sequence[str | ToolCallParser] | None = None,
+    tools: Container[str] | None = None,
 ) -> ParsedCalls:
     """The tool calls in what a model said.
 
     Formats: OpenAI chat completions and Responses, Anthropic messages and blocks, Gemini
     contents, streamed events of these as a list, objects with `name` or `tool` and
     arguments, the tag `<tool name="N" args='{...}'/>`, JSON in prose and in fences,
-    Hermes, Qwen, Llama, Mistral, DeepSeek and Kimi texts. What stands in a block of
-    reasoning (`<think>`) is no call. A list of messages gives the calls of its last one
-    only: earlier ones have been answered.
+    Hermes, Qwen, Llama, Mistral, DeepSeek, Kimi, GLM and gpt-oss texts, and those of
+    older Anthropic models. What stands in a block of reasoning (`<think>`) is no call. A
+    list of messages gives the calls of its last one only: earlier ones have been
+    answered. `[name(key=value)]`, which may be any list in Python, is a call only as the
+    whole text and when `tools` has its first name.
 
     Args:
         data: A text (bytes are UTF-8), a mapping, a list or tuple of mappings or
@@ -65,6 +70,8 @@ def parse_calls(
             library, or None.
         parsers: The parsers to ask, in order; the first that finds something decides.
             None = all of ours. Names are allowed, see `resolve_parsers`.
+        tools: The names of the tools there are; a mapping by name will do. Calls of
+            others are found all the same.
 
     Returns:
         Calls and problems. Ids are kept; missing ones are made, and of two equal ones
@@ -78,12 +85,25 @@ def parse_calls(
         return _selected(data, resolve_parsers(parsers))
     try:
         if type(data) is dict:
-            return settle(read_value(data))
+            return _settle(read_value(data), tools)
         if isinstance(data, str):
-            return settle(Reading(read_text(data, _of_json)), from_json=True)
-        return _from_other(data)
+            return _from_text(data, tools)
+        return _from_other(data, tools)
     except RecursionError:
         return _unreadable()
+
+
+def _from_text(text: str, tools: Container[str] | None) -> ParsedCalls:
+    entries = read_text(text, _of_json)
+    if not entries and tools is not None:
+        entries = read_pythonic(text, tools)
+    return settle(Reading(entries), from_json=True)
+
+
+def _settle(reading: Reading | None, tools: Container[str] | None) -> ParsedCalls:
+    if reading is not None and reading.text and tools is not None:
+        reading.entries += read_pythonic(reading.text, tools)
+    return settle(reading)
 
 
 def _of_json(value: object) -> list[Any]:
@@ -91,17 +111,17 @@ def _of_json(value: object) -> list[Any]:
     return [] if found is None else found.entries
 
 
-def _from_other(data: object) -> ParsedCalls:
+def _from_other(data: object, tools: Container[str] | None) -> ParsedCalls:
     if isinstance(data, (list, tuple)) and data and _are_calls(data):
         return settle_calls(data)
     if isinstance(data, (bytes, bytearray)):
-        return _from_bytes(bytes(data))
+        return _from_bytes(bytes(data), tools)
     plain = _plain(data)
     if isinstance(plain, ParsedCalls):
         return plain
     if isinstance(plain, str):
-        return settle(Reading(read_text(plain, _of_json)), from_json=True)
-    return settle(read_value(plain))
+        return _from_text(plain, tools)
+    return _settle(read_value(plain), tools)
 
 
 def _are_calls(items: Sequence[Any]) -> bool:
@@ -142,12 +162,12 @@ def _of_response(reply: LLMResponse) -> Any:
     return to_data(list(reply.tool_calls))
 
 
-def _from_bytes(data: bytes) -> ParsedCalls:
+def _from_bytes(data: bytes, tools: Container[str] | None) -> ParsedCalls:
     try:
-        return parse_calls(data.decode("utf-8"))
+        return _from_text(data.decode("utf-8"), tools)
     except UnicodeDecodeError:
         pass
-    found = parse_calls(data.decode("utf-8", "replace"))
+    found = _from_text(data.decode("utf-8", "replace"), tools)
     good: list[ToolCall] = []
     broken: list[CallProblem] = []
     for index, entry in enumerate(found.entries):

@@ -93,12 +93,12 @@ def _declared(entry: object) -> RawCall | ToolCall:
 def _read_content(value: Mapping[str, Any], *, is_reply: bool) -> Reading | None:
     content = value.get("content")
     if isinstance(content, str):
-        return Reading(_text(content), _was_cut(value)) if is_reply else None
+        return _of_text(content, cut=_was_cut(value)) if is_reply else None
     if not _is_list(content):
         return None
     found = _read_list(content)
     if found is None or not found.entries:
-        return None
+        return found
     if _was_cut(value):
         last = content[-1]
         ends_in_call = isinstance(last, Mapping) and last.get("type") == "tool_use"
@@ -160,16 +160,16 @@ def _read_choice(choice: object) -> Reading | None:
     message = choice.get("message")
     if not isinstance(message, Mapping):
         text = choice.get("text")  # the older completions form
-        entries = _text(text) if isinstance(text, str) else []
-        return Reading(entries, _was_cut(choice))
+        return _of_text(text if isinstance(text, str) else "", cut=_was_cut(choice))
     found = _read_mapping(message, is_reply=True)
     if found is not None and not found.truncated:
         found.truncated = _was_cut(choice)
     return found
 
 
-def _text(text: str) -> list[Any]:
-    return list(read_text(text, _of_json))
+def _of_text(text: str, *, cut: bool = False) -> Reading:
+    entries = read_text(text, _of_json)
+    return Reading(entries, cut, "" if entries else text)
 
 
 def _of_json(value: object) -> list[Any]:
@@ -180,7 +180,7 @@ def _of_json(value: object) -> list[Any]:
 def _from_stream(items: Sequence[Any]) -> Reading:
     found, text = read_stream(items)
     if not found.entries and text:
-        found.entries = _text(text)
+        return _of_text(text, cut=found.truncated)
     return found
 
 
@@ -225,7 +225,7 @@ def _read_list(items: Sequence[Any], *, lenient: bool = False) -> Reading | None
         else:
             _read_item(item, entries, unknown, texts, lenient=lenient)
     if len(unknown) == len(entries):
-        return Reading(_text("".join(texts)))  # no call among them: data, or text
+        return _of_text("".join(texts))  # no call among them: data, or text
     return Reading(entries, truncated)
 
 

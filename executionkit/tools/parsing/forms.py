@@ -3,11 +3,13 @@
 | name | form |
 |---|---|
 | hermes | `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen) |
-| function | `<function=name>{...}</function>` (Llama 3), the same with `<parameter=key>` (Qwen) |
-| llama | `<|python_tag|>{"name": ..., "parameters": {...}}; {...}` |
+| function | `<function=name>{...}</function>` (Llama 3); the same in `tagged` |
 | mistral | `[TOOL_CALLS] [{...}]`, `[TOOL_CALLS]name[ARGS]{...}`, `[TOOL_CALLS]name{...}` |
 | deepseek | call begin, name, separator, `{...}`, call end, each a word of its own |
 | kimi | `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>` |
+| harmony | `<|channel|>commentary to=functions.name<|message|>{...}<|call|>` (gpt-oss) |
+
+`tagged` has those with a tag for each argument, `pythonic` those that look like Python.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from typing import Final
 from executionkit._wire.common import RawCall
 from executionkit.engine._json.strict import Failure, attempt_near, skip_space
 from executionkit.tools.parsing.page import MAX_BROKEN, Mark, Page
+from executionkit.tools.parsing.pythonic import LLAMA
+from executionkit.tools.parsing.tagged import FUNCTION, TAGGED, read_parameters
 
 __all__ = ("FORMS",)
 
 _OBJECT: Final = r"\{\s*+[\"}]"
 _HERMES_END: Final = "</tool_call>"
 _FUNCTION_END: Final = "</function>"
-_PARAMETER_END: Final = "</parameter>"
 
 _HERMES: Final = re.compile(rf"<tool_call>\s*+(?={_OBJECT}|\[\s*+{_OBJECT})")
 _FUNCTION: Final = re.compile(r"<function=[\"']?([^<>\s\"'{]{1,200}+)[\"']?>\s*+")
-_PYTHON_TAG: Final = re.compile(rf"<\|python_tag\|>\s*+(?={_OBJECT})")
 _MISTRAL: Final = re.compile(
     rf"\[TOOL_CALLS\]\s*+(?:(?=\[\s*+{_OBJECT}|{_OBJECT})"
     rf"|([\w.:-]{{1,200}}+)\s*+(?:\[CALL_ID\]\s*+([^\[\]\s{{]{{1,200}}+)\s*+)?"
@@ -43,10 +45,14 @@ _KIMI: Final = re.compile(
     r"<\|tool_call_begin\|>\s*+([^\s<|]{1,200}+)\s*+<\|tool_call_argument_begin\|>\s*+"
 )
 _KIMI_NAME: Final = re.compile(r"(?:functions\.)?(.+?)(?::[0-9]+)?")
-_PARAMETER: Final = re.compile(r"\s*+<parameter=[\"']?([^<>\s\"']{1,200}+)[\"']?>")
-_VALUE_END: Final = re.compile(
-    r"</parameter>(?=\s*+(?:<parameter=|</function>|</tool_call>))"
+_HARMONY: Final = re.compile(
+    r"<\|(?P<kind>start|channel)\|>(?P<head>[^<]{0,400}+)"
+    r"(?:<\|channel\|>(?P<channel>[^<]{0,400}+))?+"
+    r"(?:<\|constrain\|>[^<]{0,40}+)?+<\|message\|>\s*+"
 )
+_RECIPIENT: Final = re.compile(r"\bto=(?:functions\.)?([^\s<]{1,200}+)")
+_PEOPLE: Final = frozenset({"all", "assistant", "user"})
+_HARMONY_END: Final = re.compile(r"<\|(?:call|end|start|channel|return)\|>")
 _MORE_JSON: Final = frozenset('{["}],:')
 _UNFINISHED: Final = "it is not complete: `{}` is missing"
 
@@ -120,43 +126,12 @@ def _body(
 def _read_function(page: Page, found: re.Match[str]) -> int:
     text, start = page.text, found.end()
     if text.startswith("<parameter=", start):
-        return _read_parameters(page, found)
+        return read_parameters(page, FUNCTION, found[1], found.start(), start)
     if not text.startswith("{", start):
         end, closed = _ahead(text, _FUNCTION_END, start, "<function=")
         if not closed and text[start:end].strip():
             return start  # a text that speaks of it
     return _body(page, start, _FUNCTION_END, "<function=", name=found[1])
-
-
-def _read_parameters(page: Page, found: re.Match[str]) -> int:
-    text, at, name = page.text, found.end(), found[1]
-    arguments: dict[str, str] = {}
-    why = ""
-    while not why and (opening := _PARAMETER.match(text, at)):
-        limit, _ = _ahead(text, "", opening.end(), "<function=")
-        close = _VALUE_END.search(text, opening.end(), limit)
-        if close is None:
-            why = _UNFINISHED.format(_PARAMETER_END)
-            break
-        value = text[opening.end() : close.start()].removeprefix("\n")
-        if opening[1] in arguments:
-            why = f"the parameter `{opening[1]}` is given twice"
-        arguments[opening[1]] = value.removesuffix("\n")
-        at = close.end()
-    rest = skip_space(text, at)
-    closed = text.startswith((_FUNCTION_END, _HERMES_END), rest)
-    if not closed or why:
-        end, _ = _ahead(text, _FUNCTION_END, at, "<function=")
-        why = why or _UNFINISHED.format(_FUNCTION_END)
-        page.fail(found.start(), end, why, name=name)
-        return end
-    page.add(RawCall(None, name, arguments))
-    return rest
-
-
-def _read_python_tag(page: Page, found: re.Match[str]) -> int:
-    end, _ = _ahead(page.text, "", found.end(), "<|")
-    return page.read_objects(found.end(), end)[0]
 
 
 def _read_mistral(page: Page, found: re.Match[str]) -> int:
@@ -217,12 +192,34 @@ def _read_kimi(page: Page, found: re.Match[str]) -> int:
     )
 
 
+def _read_harmony(page: Page, found: re.Match[str]) -> int:
+    """A message of one channel: a call when it goes to a tool."""
+    head, channel = found["head"], found["channel"] or ""
+    of_model = found["kind"] == "channel" or head.strip().startswith("assistant")
+    recipient = _RECIPIENT.search(channel) or _RECIPIENT.search(head)
+    if recipient is not None and recipient[1] in _PEOPLE:
+        recipient = None
+    if not of_model or recipient is None:
+        words = (channel or head).split(None, 1)
+        if of_model and words[:1] != ["analysis"]:
+            return found.end()
+        # Thoughts, and what others than the model said.
+        after = _HARMONY_END.search(page.text, found.end())
+        return len(page.text) if after is None else after.start()
+    if page.text.startswith("<|call|>", found.end()):
+        page.add(RawCall(None, recipient[1]))
+        return found.end()
+    return _body(page, found.end(), "<|call|>", "<|", name=recipient[1])
+
+
 FORMS: Final = (
     Mark("hermes", "<tool_call>", _HERMES.search, _read_hermes),
     Mark("function", "<function=", _FUNCTION.search, _read_function),
-    Mark("llama", "<|python_tag|>", _PYTHON_TAG.search, _read_python_tag),
+    *TAGGED,
+    LLAMA,
     Mark("mistral", "[tool_calls]", _MISTRAL.search, _read_mistral),
     Mark("deepseek", "<｜tool▁call▁begin｜>", _DEEPSEEK.search, _read_deepseek),  # noqa: RUF001
     Mark("kimi", "<|tool_call_begin|>", _KIMI.search, _read_kimi),
+    Mark("harmony", "<|message|>", _HARMONY.search, _read_harmony),
 )
 """All of them."""

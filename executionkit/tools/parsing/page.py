@@ -7,7 +7,7 @@ behind it, and so the time is linear in the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from executionkit._wire.common import RawCall
@@ -16,6 +16,7 @@ from executionkit.engine._json.strict import Failure, attempt_near, skip_space
 
 __all__ = (
     "MAX_BROKEN",
+    "MAX_WORDS",
     "Mark",
     "Page",
     "ReadJson",
@@ -23,27 +24,34 @@ __all__ = (
     "read_marks",
 )
 
-MAX_BROKEN: Final = 200
+MAX_BROKEN: Final = 100
 """Broken calls after which the rest of a text is not read; the last problem says so."""
 
 ReadJson: TypeAlias = Callable[[object], list[Any]]
 """From a JSON value to the calls in it."""
 
+MAX_WORDS: Final = 10_000
+"""Words and brackets of program text that are read at most; JSON does not count."""
+
 _TOO_MANY: Final = "too many broken calls; the rest of the text was not read"
 _SHOWN: Final = 4000
 _NAME: Final = re.compile(r'"(?:name|tool)"\s*+:\s*+"([^"\\\s]{1,200}+)"')
 _ID: Final = re.compile(r'"(?:call_)?id"\s*+:\s*+"([^"\\\s]{1,200}+)"')
-_THOUGHTS: Final = tuple(
-    f"<{slash}{word}"
-    for slash in ("", "/")
-    for word in ("think", "thought", "reasoning", "scratchpad")
-)
+_THOUGHTS: Final = ("think", "thought", "reasoning", "scratchpad")
 
 
 class Page:
     """A text while it is read, and what was found on it."""
 
-    __slots__ = ("broken", "entries", "read_json", "stopped", "text")
+    __slots__ = (
+        "_partners",
+        "broken",
+        "entries",
+        "read_json",
+        "stopped",
+        "text",
+        "words",
+    )
 
     def __init__(self, text: str, read_json: ReadJson) -> None:
         self.text: str = text
@@ -52,6 +60,9 @@ class Page:
         self.broken: int = 0
         self.stopped: int = -1
         """Where reading was given up; -1 = it was not."""
+        self.words: int = MAX_WORDS
+        """Words of program text that may still be read."""
+        self._partners: dict[object, dict[int, int]] = {}
 
     def add(self, call: RawCall) -> None:
         self.entries.append(call)
@@ -93,6 +104,27 @@ class Page:
         if self.stopped >= 0:
             end = len(self.text)
             self.fail(self.stopped, end, _TOO_MANY, name="", call_id="")
+
+    def partners(
+        self, begin: re.Pattern[str], end: re.Pattern[str]
+    ) -> Mapping[int, int]:
+        """Where what begins somewhere has ended, by its start; like brackets, nested.
+
+        Looked up once for each kind of beginning. Both patterns begin with `<`.
+        """
+        known = self._partners.get(begin)
+        if known is None:
+            known = self._partners[begin] = {}
+            if end.search(self.text) is None:
+                return known
+            opened: list[int] = []
+            both = re.compile(f"<(?:({begin.pattern[1:]})|{end.pattern[1:]})")
+            for found in both.finditer(self.text):
+                if found[1] is not None:
+                    opened.append(found.start())
+                elif opened:
+                    known[opened.pop()] = found.end()
+        return known
 
     def read_objects(self, start: int, end: int) -> tuple[int, str]:
         """Read the calls in JSON values that stand one behind the other.
@@ -143,7 +175,7 @@ class Mark(NamedTuple):
 
 def has_reasoning(lowered: str) -> bool:
     """Whether a text in lower case may have a block of reasoning."""
-    return any(tag in lowered for tag in _THOUGHTS)
+    return any(word in lowered for word in _THOUGHTS)
 
 
 def _read_reasoning(page: Page, found: re.Match[str]) -> int:

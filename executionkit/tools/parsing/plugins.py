@@ -15,6 +15,7 @@ from executionkit.tools.parsing.text import (
     has_form,
     load_whole,
     read_forms,
+    read_pythonic,
 )
 
 __all__ = (
@@ -119,6 +120,20 @@ class _FormParser(_Parser):
         return settle(Reading(page.entries), from_json=True) or None
 
 
+class _PythonicParser(_Parser):
+    """Reads a text that is a list of calls as a whole, whatever their names are."""
+
+    __slots__ = ()
+
+    def matches(self, data: object) -> bool:
+        return isinstance(data, str) and data.lstrip()[:1] == "["
+
+    def parse(self, data: object) -> ParsedCalls | None:
+        if not isinstance(data, str):
+            return None
+        return settle(Reading(read_pythonic(data, None)), from_json=True) or None
+
+
 def _any_json(value: object) -> list[Any]:
     found = read_value(value, made_by="model")
     return [] if found is None else found.entries
@@ -133,7 +148,7 @@ DEFAULT_PARSERS: Final[tuple[ToolCallParser, ...]] = (
 """All parsers of this library, in the order in which they are asked."""
 
 _OWN: Final[Mapping[str, ToolCallParser]] = {
-    parser.name: parser for parser in DEFAULT_PARSERS
+    parser.name: parser for parser in (*DEFAULT_PARSERS, _PythonicParser("pythonic"))
 }
 _OLDER_NAMES: Final[Mapping[str, str]] = {
     "FunctionCallPlugin": "function_call",
@@ -152,7 +167,8 @@ def resolve_parsers(
     they are looked up only when a name is none of ours.
 
     Args:
-        parsers: `"openai"`, `"xml"`, ..., the older names `"XmlToolPlugin"`,
+        parsers: `"openai"`, `"xml"`, ..., `"pythonic"` for `[f(a=1)]` without any word
+            around it (it is asked only when it is named), the older names `"XmlToolPlugin"`,
             `"OpenAIToolPlugin"`, `"JsonToolPlugin"`, `"FunctionCallPlugin"`, or objects.
 
     Raises:

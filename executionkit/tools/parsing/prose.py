@@ -40,7 +40,7 @@ _SIGN: Final = re.compile(
     r'|function_call|tool)"\s*+:'
 )
 _NAMED: Final = re.compile(r'"(?:name|tool)"\s*+:\s*+"')
-_MAX_FAILURES: Final = 1000
+_MAX_FAILURES: Final = 600
 _MAX_DEEP: Final = 3
 """Times that something nested without end is looked into."""
 

@@ -82,6 +82,9 @@ class Reading:
     truncated: bool = False
     """The token limit cut the reply off."""
 
+    text: str = ""
+    """What the model said in words, when no call was found in it."""
+
 
 def _to_raw(entry: Found) -> RawCall:
     if isinstance(entry, RawCall):

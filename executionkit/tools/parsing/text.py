@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Any, Final
 
 from executionkit.engine.json_extraction import loads_json
@@ -14,9 +14,17 @@ from executionkit.tools.parsing.page import (
     has_reasoning,
 )
 from executionkit.tools.parsing.prose import may_hold_json_calls, read_page
+from executionkit.tools.parsing.pythonic import read_bare
 from executionkit.tools.parsing.tag import TAG, TAG_ANY_CASE
 
-__all__ = ("FORM_NAMES", "has_form", "load_whole", "read_forms", "read_text")
+__all__ = (
+    "FORM_NAMES",
+    "has_form",
+    "load_whole",
+    "read_forms",
+    "read_pythonic",
+    "read_text",
+)
 
 FORM_NAMES: Final = (TAG.name, *(form.name for form in FORMS))
 """The names of all forms that are not JSON."""
@@ -86,3 +94,19 @@ def read_text(text: str, read_json: ReadJson) -> list[Any]:
     if whole is not None:
         return read_json(whole)
     return read_forms(text, read_json, None).entries
+
+
+def read_pythonic(text: str, tools: Container[str] | None) -> list[Any]:
+    """The calls of a text that is `[name(key=value), ...]` as a whole.
+
+    Args:
+        text: What a model wrote.
+        tools: The first call must be of one of them; None = of any.
+    """
+    page = Page(text, _no_json)
+    read_bare(page, tools)
+    return page.entries
+
+
+def _no_json(_value: object) -> list[Any]:
+    return []
