@@ -75,10 +75,13 @@ class ApprovalGate:
         run_id: The run that answers belong to, the same when it runs again. None = the
             `request_id` of the current `ExecutionContext`; without one, the gate is a
             run of its own, and nobody else finds its answers.
+        valid_seconds: For how long a stored answer is good (> 0), from when it was
+            given; then it is asked for again. None = for ever.
 
     Raises:
         TypeError: When `callback` cannot be called, or `store` is no ApprovalStore.
-        ValueError: For an empty `run_id`, and for a wrong `timeout_seconds` or `on_timeout`.
+        ValueError: For an empty `run_id`, and for a wrong `timeout_seconds`,
+            `valid_seconds` or `on_timeout`.
     """
 
     def __init__(
@@ -90,9 +93,11 @@ class ApprovalGate:
         clock: Clock | None = None,
         store: ApprovalStore | None = None,
         run_id: str | None = None,
+        valid_seconds: float | None = None,
     ) -> None:
         _check_callback(callback)
-        _check_timeout(timeout_seconds)
+        _check_seconds("timeout_seconds", timeout_seconds)
+        _check_seconds("valid_seconds", valid_seconds)
         _check_store(store, run_id)
         if on_timeout not in get_args(TimeoutPolicy):
             msg = (
@@ -109,6 +114,7 @@ class ApprovalGate:
         self._asker = Asker(callback, timeout_seconds, on_timeout, clock)
         self._store = store
         self._run_id = run_id
+        self._valid = valid_seconds
         self._own_run = new_id()
         self._held: set[str] = set()
 
@@ -132,19 +138,24 @@ class ApprovalGate:
 
     @classmethod
     def park_all(
-        cls, store: ApprovalStore, *, run_id: str | None = None
+        cls,
+        store: ApprovalStore,
+        *,
+        run_id: str | None = None,
+        valid_seconds: float | None = None,
     ) -> ApprovalGate:
         """A gate that never waits: what nobody has answered yet ends the run.
 
         Args:
             store: Keeps the questions; answer them there, then run again.
             run_id: See the class.
+            valid_seconds: See the class.
         """
 
         async def later(_request: ApprovalRequest) -> Parked:
             return PARKED
 
-        return cls(later, store=store, run_id=run_id)
+        return cls(later, store=store, run_id=run_id, valid_seconds=valid_seconds)
 
     @classmethod
     def wait_for(
@@ -156,6 +167,7 @@ class ApprovalGate:
         timeout_seconds: float | None = None,
         on_timeout: TimeoutPolicy = "raise",
         clock: Clock | None = None,
+        valid_seconds: float | None = None,
     ) -> ApprovalGate:
         """A gate that waits until somebody answers in `store`.
 
@@ -166,10 +178,9 @@ class ApprovalGate:
             timeout_seconds: See the class.
             on_timeout: See the class.
             clock: See the class.
+            valid_seconds: See the class.
         """
-        if not poll_seconds > 0:
-            msg = f"`poll_seconds` must be > 0, got {poll_seconds!r}"
-            raise ValueError(msg)
+        _check_seconds("poll_seconds", poll_seconds)
 
         async def wait(request: ApprovalRequest) -> ApprovalDecision:
             while True:
@@ -187,6 +198,7 @@ class ApprovalGate:
             clock=clock,
             store=store,
             run_id=run_id,
+            valid_seconds=valid_seconds,
         )
 
     @property
@@ -227,7 +239,7 @@ class ApprovalGate:
         asked = replace(request, id=new_id(), run_id=self._run_of(request))
         if self._store is None:
             return await self._asker.ask(asked)
-        record = await self._open(self._store, asked)
+        record = await self._open(self._store, asked, effect)
         try:
             if record.decision is None:
                 await self._answer_stored(self._store, record.request)
@@ -246,14 +258,25 @@ class ApprovalGate:
         return self._own_run if context is None else context.request_id
 
     async def _open(
-        self, store: ApprovalStore, request: ApprovalRequest
+        self, store: ApprovalStore, request: ApprovalRequest, effect: str
     ) -> ApprovalRecord:
+        old: set[str] = set()
         while True:
-            record = await store.open(request, taken=frozenset(self._held))
+            taken = frozenset(self._held | old)
+            record = await store.open(request, taken=taken, by=effect)
+            if self._is_too_old(record):
+                old.add(record.id)
             # Two equal actions at once are two questions.
-            if record.id not in self._held:
+            elif record.id not in self._held:
                 self._held.add(record.id)
                 return record
+
+    def _is_too_old(self, record: ApprovalRecord) -> bool:
+        """Whether its answer was given too long ago to be acted on for the first time."""
+        given = record.answered_at
+        if self._valid is None or given is None or record.state is ApprovalState.USED:
+            return False
+        return get_clock().wall() - given > self._valid
 
     async def _answer_stored(
         self, store: ApprovalStore, request: ApprovalRequest
@@ -312,13 +335,13 @@ def _check_store(store: object, run_id: object) -> None:
         raise ValueError(msg)
 
 
-def _check_timeout(seconds: float | None) -> None:
+def _check_seconds(name: str, seconds: float | None) -> None:
     if seconds is None:
         return
     number: object = seconds
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        msg = f"`timeout_seconds` must be a number or None, got {seconds!r}"
+        msg = f"`{name}` must be a number or None, got {seconds!r}"
         raise ValueError(msg)
     if not (seconds > 0 and math.isfinite(seconds)):
-        msg = f"`timeout_seconds` must be > 0 and finite, got {seconds!r}"
+        msg = f"`{name}` must be > 0 and finite, got {seconds!r}"
         raise ValueError(msg)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from executionkit._clock import use_clock
 from executionkit.approval import (
     PARKED,
     ApprovalDecision,
@@ -76,6 +77,61 @@ class TestTheDigest:
         ]
         assert len({request.digest for request in requests}) == len(requests)
         assert all(len(request.digest) == 64 for request in requests)
+
+    def test_whatever_stands_for_arguments_is_part_of_it(self) -> None:
+        def run(given: Any, **more: Any) -> str:
+            return ApprovalRequest(
+                "tool_call", "sh", {"arguments": given}, **more
+            ).digest
+
+        assert run(["ls"]) != run(["rm", "-rf", "/"])
+        assert run("ls") != run("rm")
+        real = {"x": 1}
+        assert run({"shown": 1}, arguments=real) != run({"shown": 2}, arguments=real)
+        assert run({"x": True}, arguments=real) != run({"x": 1}, arguments=real)
+        assert run(real, arguments=real) == run(real)
+
+    @pytest.mark.req("approval.hostile")
+    @pytest.mark.parametrize(
+        "value", [float("nan"), float("inf"), "\ud800", b"x", {1: 2}, "x" * 100_000]
+    )
+    async def test_odd_values_are_bound_or_refused_and_never_let_through(
+        self, value: Any, tmp_path: Path
+    ) -> None:
+        memory = MemoryApprovalStore()
+        with pytest.raises(ApprovalPendingError) as caught:
+            await ApprovalGate.park_all(memory, run_id="r").require(pay(value))
+        (record,) = await memory.pending()
+        await memory.answer(record.id, record.request.approve())
+        with pytest.raises(ApprovalPendingError):
+            await ApprovalGate.park_all(memory, run_id="r").require(pay("other"))
+        assert len(str(caught.value)) < 1000
+        again = ApprovalGate.park_all(memory, run_id="r")
+        assert (await again.require(pay(value))).approved
+        file = SQLiteApprovalStore(tmp_path / "a.db")
+        gate = ApprovalGate.park_all(file, run_id="r")
+        with pytest.raises((ApprovalPendingError, ValueError)) as first:
+            await gate.require(pay(value))
+        if isinstance(first.value, ApprovalPendingError):
+            (record,) = await file.pending()
+            await file.answer(record.id, record.request.approve())
+            assert (await gate.require(pay(value))).approved
+        else:  # what JSON cannot hold, or would change
+            assert "must be JSON" in str(first.value)
+            assert await file.pending() == ()
+
+    @pytest.mark.req("approval.hostile")
+    async def test_names_stay_on_one_line_and_short_in_messages(self) -> None:
+        name = "pay'\nINFO: all approved\x1b[2J\ud800 sk-" + "a1B2" * 10 + "x" * 999
+        request = ApprovalRequest("tool\ncall", name, {})
+        with pytest.raises(ApprovalPendingError) as caught:
+            await ApprovalGate.park_all(MemoryApprovalStore()).require(request)
+        with pytest.raises(ApprovalDeniedError) as denied:
+            await ApprovalGate.deny_all().require(request)
+        for text in (str(caught.value), str(denied.value)):
+            assert text.isprintable()
+            assert "a1B2a1B2" not in text
+            assert len(text) < 700
 
     def test_ids_and_runs_and_the_order_of_arguments_do_not_matter(self) -> None:
         facts = {"tool_call_id": "c9", "arguments": {"amount": 5}}
@@ -287,6 +343,52 @@ class TestTheStores:
         for other in ("call-2", ""):
             with pytest.raises(ApprovalInvalidError, match="used before"):
                 await use(store, record, by=other)
+
+    @pytest.mark.req("approval.crash")
+    async def test_an_effect_that_crashed_finds_the_answer_that_it_took(
+        self, store: ApprovalStore
+    ) -> None:
+        def gate() -> ApprovalGate:
+            return ApprovalGate.park_all(store, run_id="r")
+
+        older = await store.open(pay(run_id="r"))
+        mine = await store.open(pay(run_id="r"), taken={older.id})
+        await store.answer(mine.id, YES)
+        assert (await use(store, mine, by="call-1")).approved
+        await store.answer(older.id, NO)
+        for _ in range(3):  # nobody is asked again, and the other answer is left
+            decision = await gate().require(pay(), effect="call-1")
+            assert decision.request_id == mine.id
+        assert not (await gate().request(pay(), effect="call-2")).approved
+        for effect in ("call-3", ""):
+            with pytest.raises(ApprovalPendingError):
+                await gate().require(pay(), effect=effect)
+        with pytest.raises(ApprovalPendingError):  # for these arguments alone
+            await gate().require(pay(6), effect="call-1")
+
+    @pytest.mark.req("approval.expiry")
+    async def test_an_old_answer_is_asked_for_again(self, store: ApprovalStore) -> None:
+        def gate(effect: str = "") -> Any:
+            parking = ApprovalGate.park_all(store, run_id="r", valid_seconds=60)
+            return parking.require(pay(), effect=effect)
+
+        clock = FakeClock()
+        with use_clock(clock):
+            with pytest.raises(ApprovalPendingError) as caught:
+                await gate()
+            await clock.advance(1000)  # a question does not grow old
+            await store.answer(caught.value.approval_id, YES)
+            await clock.advance(61)
+            with pytest.raises(ApprovalPendingError) as again:
+                await gate()
+            assert again.value.approval_id != caught.value.approval_id
+            await store.answer(again.value.approval_id, YES)
+            await clock.advance(60)
+            assert (await gate("call-1")).approved
+            await clock.advance(1000)
+            assert (await gate("call-1")).approved  # it was taken in time
+            lasting = ApprovalGate.park_all(store, run_id="r")
+            assert (await lasting.require(pay())).approved  # the first one
 
     async def test_only_unanswered_questions_are_withdrawn(
         self, store: ApprovalStore
@@ -530,42 +632,97 @@ class TestGatesWithAStore:
     def test_wrong_settings_are_refused(self) -> None:
         with pytest.raises(TypeError, match="`store`"):
             ApprovalGate(lambda _r: True, store={})  # type: ignore[arg-type]
+        for seconds in (0, -1, float("nan"), float("inf"), True, "5"):
+            wrong: Any = seconds
+            with pytest.raises(ValueError, match="`valid_seconds`"):
+                ApprovalGate(lambda _r: True, valid_seconds=wrong)
         for run in ("", 5):
             with pytest.raises(ValueError, match="`run_id`"):
                 ApprovalGate(lambda _r: True, run_id=run)  # type: ignore[arg-type]
 
 
-def _race(path: str, approval_id: str, digest: str, start: Any, out: Any) -> None:
-    store = SQLiteApprovalStore(path)
-    start.wait(20)
-    try:
-        asyncio.run(store.use(approval_id, digest=digest, run_id="r"))
-    except ApprovalInvalidError:
-        out.put("refused")
-    else:
-        out.put("used")
+def _race(path: str, me: int, start: Any, out: Any) -> None:
+    """Open the file that is not there yet, ask the same, answer it, take the answer."""
 
-
-@pytest.mark.req("approval.single-use")
-def test_processes_that_race_use_it_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-
-    async def prepare() -> Any:
+    async def go() -> None:
         store = SQLiteApprovalStore(path)
         record = await store.open(pay(run_id="r"))
-        return await store.answer(record.id, YES)
+        start.wait(20)
+        try:
+            await store.answer(record.id, record.request.approve(str(me)))
+            told = "answered"
+        except ApprovalInvalidError:
+            told = "late"
+        start.wait(20)
+        try:
+            decision = await use(store, record)
+            out.put((record.id, told, "used", decision.reason == str(me)))
+        except ApprovalInvalidError:
+            out.put((record.id, told, "refused", False))
 
-    record = asyncio.run(prepare())
+    start.wait(20)
+    asyncio.run(go())
+
+
+@pytest.mark.req("approval.single-use", "approval.store")
+def test_processes_that_race_answer_once_and_use_once(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     start, out = spawn.Barrier(4), spawn.Queue()
-    arguments = (str(path), record.id, record.digest, start, out)
-    processes = [spawn.Process(target=_race, args=arguments) for _ in range(4)]
+    path = str(tmp_path / "a.db")
+    processes = [
+        spawn.Process(target=_race, args=(path, me, start, out)) for me in range(4)
+    ]
     for process in processes:
         process.start()
-    outcomes = sorted(out.get(timeout=25) for _ in processes)
+    outcomes = [out.get(timeout=25) for _ in processes]
     for process in processes:
         process.join(10)
-    assert outcomes == ["refused", "refused", "refused", "used"]
+    assert len({outcome[0] for outcome in outcomes}) == 1  # one question
+    assert sorted(o[1] for o in outcomes) == ["answered", "late", "late", "late"]
+    assert sorted(o[2] for o in outcomes) == ["refused"] * 3 + ["used"]
+
+
+CHURN = """
+    import asyncio, sys
+    from executionkit import ApprovalGate, ApprovalRequest, SQLiteApprovalStore
+
+    async def main():
+        store = SQLiteApprovalStore(sys.argv[1])
+        gate = ApprovalGate(lambda request: True, store=store, run_id=sys.argv[2])
+        for n in range(10**6):
+            request = ApprovalRequest("tool_call", "pay", {"arguments": {"n": n}})
+            await gate.require(request, effect=f"call-{n}")
+            print(n, flush=True)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.req("approval.crash")
+def test_a_kill_at_any_moment_leaves_whole_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    async def look(run: str, told: int) -> None:
+        store = SQLiteApprovalStore(path)
+        gate = ApprovalGate(lambda _r: False, store=store, run_id=run)
+        for n in range(told + 1):  # what was allowed stays so for its own effect
+            request = ApprovalRequest("tool_call", "pay", {"arguments": {"n": n}})
+            assert (await gate.request(request, effect=f"call-{n}")).approved
+        for record in await store.pending(run_id=run):
+            assert record.decision is None
+            await store.answer(record.id, NO)
+
+    for moment in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(CHURN), str(path), str(moment)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            told = [process.stdout.readline() for _ in range(1 + 3 * moment)]
+            process.kill()
+            told += process.stdout.read().split("\n")[:-1]
+        asyncio.run(look(str(moment), int(told[-1])))
 
 
 ASK = """

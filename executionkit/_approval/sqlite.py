@@ -27,6 +27,8 @@ __all__ = ("SQLiteApprovalStore",)
 
 _T = TypeVar("_T")
 
+_NO_JSON: Final = "what waits for an approval in a file must be JSON"
+
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS executionkit_approvals (
     id TEXT PRIMARY KEY,
@@ -78,17 +80,21 @@ class SQLiteApprovalStore:
         return self._path
 
     async def open(
-        self, request: ApprovalRequest, *, taken: Collection[str] = ()
+        self, request: ApprovalRequest, *, taken: Collection[str] = (), by: str = ""
     ) -> ApprovalRecord:
         made = new_record(request)
         text = _as_json(made.request.to_dict())
+        if ApprovalRequest.from_dict(json.loads(text)).digest != made.digest:
+            msg = f"{_NO_JSON}: JSON would change it (keys that are no texts?)"
+            raise ValueError(msg)
 
         def work(db: sqlite3.Connection) -> ApprovalRecord:
             rows = db.execute(
                 f"SELECT id, {_COLUMNS} FROM executionkit_approvals "  # noqa: S608 # nosec B608 - constants
-                "WHERE run_id = ? AND digest = ? AND state != 'used' "
-                "ORDER BY created_at, rowid",
-                (made.request.run_id, made.digest),
+                "WHERE run_id = ? AND digest = ? "
+                "AND (state != 'used' OR (used_by = ? AND used_by != '')) "
+                "ORDER BY state != 'used', created_at, rowid",
+                (made.request.run_id, made.digest, by),
             )
             for approval_id, *row in rows:
                 if approval_id not in taken:
@@ -241,5 +247,5 @@ def _as_json(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
-        msg = f"what waits for an approval in a file must be JSON: {exc}"
+        msg = f"{_NO_JSON}: {exc}"
         raise ValueError(msg) from exc

@@ -32,12 +32,13 @@ class ApprovalStore(Protocol):
     """Keeps questions and answers. Every method is atomic, between processes too."""
 
     async def open(
-        self, request: ApprovalRequest, *, taken: Collection[str] = ()
+        self, request: ApprovalRequest, *, taken: Collection[str] = (), by: str = ""
     ) -> ApprovalRecord:
         """The record of a question; a new one when there is none that can be used.
 
-        A record fits when its run and digest are those of the request, its answer was
-        not used yet, and its id is not among `taken`; the oldest one is given.
+        A record fits when its run and digest are those of the request, its id is not
+        among `taken`, and its answer was not used yet, or by the effect `by` (see
+        `use`). One that this effect has used comes first, then the oldest one.
         """
         ...
 
@@ -183,18 +184,25 @@ class MemoryApprovalStore:
         self._lock = threading.Lock()
 
     async def open(
-        self, request: ApprovalRequest, *, taken: Collection[str] = ()
+        self, request: ApprovalRequest, *, taken: Collection[str] = (), by: str = ""
     ) -> ApprovalRecord:
         made = new_record(request)
         with self._lock:
-            for record in self._records.values():
-                if (
-                    record.digest == made.digest
-                    and record.request.run_id == request.run_id
-                    and record.state is not ApprovalState.USED
-                    and record.id not in taken
-                ):
-                    return record
+            found = [
+                record
+                for record in self._records.values()
+                if record.digest == made.digest
+                and record.request.run_id == request.run_id
+                and (
+                    record.state is not ApprovalState.USED
+                    or (by and self._used_by[record.id] == by)
+                )
+                and record.id not in taken
+            ]
+            if found:
+                return next(
+                    (r for r in found if r.state is ApprovalState.USED), found[0]
+                )
             self._records[made.id] = made
             return made
 

@@ -27,7 +27,6 @@ __all__ = (
 )
 
 _SUBJECT_CHARS: Final = 200
-_NO_PART: Final = frozenset({"arguments", "tool_call_id"})
 
 
 class Parked(Enum):
@@ -99,8 +98,12 @@ class ApprovalRequest:
             ValueError: When an argument has no canonical form (an object, for
                 example): an answer could not be bound to it.
         """
-        facts = {k: v for k, v in self.metadata.items() if k not in _NO_PART}
-        parts = [canonical(part) for part in (facts, dict(self.arguments or {}))]
+        given = dict(self.arguments or {})
+        facts = {k: v for k, v in self.metadata.items() if k != "tool_call_id"}
+        # Said twice is said once; but what only looks like the arguments counts too.
+        if "arguments" in facts and canonical(facts["arguments"]) == canonical(given):
+            del facts["arguments"]
+        parts = [canonical(part) for part in (facts, given)]
         if None in parts:
             msg = (
                 f"{named(self)} cannot be bound to an answer: its arguments or facts "
@@ -265,8 +268,14 @@ class ApprovalRecord:
 
 def named(request: ApprovalRequest) -> str:
     """A request in words, for messages."""
-    action = shown(request.action, _SUBJECT_CHARS)
-    return f"{action} '{shown(request.subject, _SUBJECT_CHARS)}'"
+    action, subject = (
+        # On one line, so that a name cannot pass for a line of its own in a log.
+        "".join(
+            char if char.isprintable() else " " for char in shown(text, _SUBJECT_CHARS)
+        )
+        for text in (request.action, request.subject)
+    )
+    return f"{action} '{subject}'"
 
 
 def shown(text: object, most: int) -> str:
