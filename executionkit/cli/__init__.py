@@ -24,10 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package is missing, 130 = Ctrl-C, 141 = the reader of the output has gone,
         143 = SIGTERM.
     """
+    from executionkit.cli._early import EarlyStop
+
+    early = EarlyStop()  # until a command has begun, which has its own way to end
     try:
-        return _main(sys.argv[1:] if arguments is None else list(arguments))
-    except KeyboardInterrupt:  # before a command has begun
-        return 130
+        with early:
+            code = _main(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:
+        code = 130
+    return 128 + early.signum if early.signum else code
 
 
 def _main(arguments: list[str]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.cli._console import Console, cost_json
+from executionkit.cli._early import Stopped, is_ignored
 from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class _Stop:
         watchdog.daemon = True
         watchdog.start()
         if self._loop is None or self._loop.is_closed():
-            raise KeyboardInterrupt
+            raise Stopped
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -144,7 +145,8 @@ def run_stoppable(job: Job, start: Callable[[Job], Any]) -> int:
     old: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGINT, signal.SIGTERM):
-            old[signum] = signal.signal(signum, stop.on_signal)
+            if not is_ignored(signum):  # as in the background of a script
+                old[signum] = signal.signal(signum, stop.on_signal)
     stdout, sys.stdout = sys.stdout, sys.stderr  # what tools print is no result
     try:
         started = start(job)

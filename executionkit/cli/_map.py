@@ -145,9 +145,17 @@ class _Run:
         from executionkit.engine.parallel import map_bounded
 
         counts = self._counts
+        waiting: dict[int, dict[str, Any]] = {}
+
+        def keep(row: dict[str, Any]) -> None:
+            write(as_json(row))
+            counts.done += 1
+            counts.failed += "error" in row
+            del waiting[row["index"]]
 
         async def one(item: _Item) -> dict[str, Any]:
-            return await self._ask(provider, item)
+            row = waiting[item.index] = await self._ask(provider, item)
+            return row
 
         outcomes = map_bounded(
             one,
@@ -155,17 +163,22 @@ class _Run:
             self._job["concurrency"],
             ordered=not self._job["unordered"],
         )
-        async with aclosing(outcomes):
-            async for _, outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    if not isinstance(outcome, ExecutionKitError):
-                        raise outcome
-                    counts.ended_by = outcome
-                    return
-                write(as_json(outcome))
-                counts.done += 1
-                counts.failed += "error" in outcome
-                progress.show(counts.skipped + counts.done, counts.failed)
+        try:
+            async with aclosing(outcomes):
+                async for _, outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        if not isinstance(outcome, ExecutionKitError):
+                            raise outcome  # noqa: TRY301 - after what was paid is kept
+                        counts.ended_by = outcome
+                        break
+                    keep(outcome)
+                    progress.show(counts.skipped + counts.done, counts.failed)
+        except OSError:
+            raise  # nothing more can be written
+        except BaseException:
+            _keep_all(waiting, keep)
+            raise
+        _keep_all(waiting, keep)
 
     async def _items(self, progress: Progress) -> AsyncGenerator[_Item]:
         index = -1
@@ -250,14 +263,29 @@ class _Run:
     def _end(self) -> int:
         job, counts = self._job, self._counts
         words = f"{counts.words(self._total)}; {job.meter.words()}"
-        if counts.ended_by is not None:
-            exc = counts.ended_by
+        exc = counts.ended_by
+        if job.wants_json and self._output is not None:
+            job.console.json(job.console.clean(self._summary()))
+        if exc is not None:
             job.console.error(
                 f"executionkit: stopped: {type(exc).__name__}: {exc}; {words}"
             )
             return Exit.FAILED
         job.console.note(words)
         return Exit.FAILED if counts.failed else Exit.OK
+
+    def _summary(self) -> dict[str, Any]:
+        counts, exc = self._counts, self._counts.ended_by
+        found: dict[str, Any] = {
+            "total": self._total,
+            "done": counts.done + counts.skipped,
+            "skipped": counts.skipped,
+            "failed": counts.failed,
+            "cost": self._job.meter.json(),
+        }
+        if exc is not None:
+            found["error"] = {"type": type(exc).__name__, "message": str(exc)}
+        return found
 
 
 class _Counted:
@@ -277,6 +305,14 @@ class _Counted:
         response = await self._complete(messages, **options)
         self._own.record(response)
         return response
+
+
+def _keep_all(
+    waiting: dict[int, dict[str, Any]], keep: Callable[[dict[str, Any]], None]
+) -> None:
+    """Write the answers that wait for an earlier line: they have been paid."""
+    for index in sorted(waiting):
+        keep(waiting[index])
 
 
 def _is_hopeless(exc: ExecutionKitError) -> bool:

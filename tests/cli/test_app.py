@@ -150,6 +150,69 @@ def test_a_signal_ends_a_run_and_tells_its_cost(
     assert errors.count("\n") == 1
 
 
+EARLY = """
+import os, signal, sys
+
+import executionkit.errors as errors
+from executionkit.cli import main
+
+
+def slow(*names, **more):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    raise AssertionError("it went on")
+
+
+errors.require = slow  # what is asked for before a command has begun
+sys.exit(main(["tools", "list"]))
+"""
+
+
+@pytest.mark.req("cli.interrupt")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_command_has_begun_is_told(
+    program: Any, number: signal.Signals
+) -> None:
+    program.command = [sys.executable, "-c", EARLY]
+    done = program.run(str(int(number)))
+    assert done.returncode == 128 + number
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (done.stdout, done.stderr) == ("", f"executionkit: {word}\n")
+
+
+@pytest.mark.req("cli.interrupt")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_tools_are_loaded_has_its_exit_code(
+    program: Any, folder: Path, number: signal.Signals
+) -> None:
+    # In text that is run by `exec`, as the making of a dataclass is.
+    text = f"import os; exec('os.kill(os.getpid(), {int(number)})')"
+    (folder / "slow_tools.py").write_text(text)
+    done = program.run("tools", "list", "--tools", "slow_tools")
+    assert done.returncode == 128 + number
+    assert done.stderr.startswith("executionkit: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.req("cli.interrupt")
+def test_a_signal_that_is_ignored_stays_so(program: Any, write: Any) -> None:
+    """As in the background of a script."""
+    write("in.jsonl", ["one", "two"])
+    process = program.start(
+        *("map", "-", "--provider", "mock"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        bufsize=1,
+    )
+    with process:
+        process.stdin.write('"a"\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["output"] == "a"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate('"b"\n', timeout=10)
+    assert process.returncode == 0
+    assert json.loads(output)["output"] == "b"
+    assert errors.startswith("2 lines done")
+
+
 @pytest.mark.req("cli.interrupt")
 @pytest.mark.parametrize("name", ["block", "hang"])
 def test_a_tool_that_does_not_end_cannot_hold_the_process(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,86 @@ def test_what_would_meet_every_line_ends_the_run(
     assert done.exit_code == 1
     assert f"stopped: {error}" in done.stderr
     assert 1 <= len(rows(done.stdout)) <= 2
+
+
+@pytest.mark.req("cli.map-paid")
+def test_an_early_end_keeps_the_answers_that_wait_for_an_earlier_line(
+    invoke: Callable[..., Any], write: Any
+) -> None:
+    write(
+        "say.jsonl",
+        [{"content": "slow", "delay": 0.05}, *"bc", {"error": "unauthorized"}],
+    )
+    write("in.jsonl", list("abcdef"))
+    done = invoke("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "4")
+    assert done.exit_code == 1
+    found = [row["index"] for row in rows(done.stdout)]
+    assert found[:3] == [0, 1, 2]
+    assert 5 in found
+    assert f"{len(found)} of 6 lines done" in done.stderr
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+
+import executionkit.cli._map as module
+from executionkit import LLMResponse
+from executionkit.cli import main
+from executionkit.cli._replay import ReplayProvider
+
+
+class Provider(ReplayProvider):
+    async def complete(self, messages, **options):
+        text = messages[-1]["content"]
+        if text == "d":  # with two calls at once: b and c have been answered
+            os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        if text in "ad":
+            await asyncio.Event().wait()
+        return LLMResponse(text, usage={"prompt_tokens": 1, "completion_tokens": 1})
+
+
+module.provider_of = lambda job: Provider([])
+sys.exit(main(["map", "in.jsonl", "-c", "2", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.req("cli.map-paid")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("to_file", [False, True])
+def test_an_interrupted_map_writes_the_answers_that_were_paid(
+    program: Any, write: Any, folder: Path, invoke: Any, number: str, *, to_file: bool
+) -> None:
+    write("in.jsonl", list("abcdef"))
+    program.command = [sys.executable, "-c", INTERRUPTED]
+    output = ("-o", "out.jsonl") if to_file else ()
+    done = program.run(number, *output)
+    assert done.returncode in {130, 143}
+    assert "2 of 6 lines done; 4 calls" in done.stderr
+    text = (folder / "out.jsonl").read_text() if to_file else done.stdout
+    assert [row["output"] for row in rows(text)] == ["b", "c"]
+    if to_file:
+        rest = invoke("map", "in.jsonl", *MOCK, *output, "--resume", "--json")
+        found = json.loads(rest.stdout)
+        assert (found["total"], found["done"], found["skipped"]) == (6, 6, 2)
+        assert found["cost"]["llm_calls"] == 4
+        again = rows((folder / "out.jsonl").read_text())
+        assert sorted(row["index"] for row in again) == list(range(6))
+
+
+@pytest.mark.req("cli.json")
+def test_a_map_into_a_file_tells_in_json_what_was_done(
+    invoke: Callable[..., Any], write: Any
+) -> None:
+    write("say.jsonl", ["fine", {"error": "permanent"}, {"error": "unauthorized"}])
+    write("in.jsonl", list("abc"))
+    done = invoke(
+        *("map", "in.jsonl", *MOCK, "--replies", "say.jsonl", "-c", "1"),
+        *("-o", "out.jsonl", "--json"),
+    )
+    found = json.loads(done.stdout)
+    assert (found["done"], found["failed"], found["skipped"]) == (2, 1, 0)
+    assert found["error"]["type"] == "PermanentError"
+    assert found["cost"]["llm_calls"] == 3
 
 
 @pytest.mark.req("cli.map")
