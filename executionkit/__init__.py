@@ -127,6 +127,11 @@ if TYPE_CHECKING:
         ErrorCode as ErrorCode,
         EvaluatorError as EvaluatorError,
         ExecutionKitError as ExecutionKitError,
+        InDoubtError as InDoubtError,
+        JournalError as JournalError,
+        JournalLockedError as JournalLockedError,
+        JournalMismatchError as JournalMismatchError,
+        JournalValueError as JournalValueError,
         LLMError as LLMError,
         MaxIterationsError as MaxIterationsError,
         MissingExtraError as MissingExtraError,
@@ -139,6 +144,7 @@ if TYPE_CHECKING:
         ProviderFailure as ProviderFailure,
         ProviderTimeoutError as ProviderTimeoutError,
         RateLimitError as RateLimitError,
+        RecordedError as RecordedError,
         RequestTooLargeError as RequestTooLargeError,
         StateStoreError as StateStoreError,
         StepTimeoutError as StepTimeoutError,
@@ -176,6 +182,15 @@ if TYPE_CHECKING:
         FallbackStream as FallbackStream,
         HedgeOptions as HedgeOptions,
         ProviderStatus as ProviderStatus,
+    )
+    from executionkit.journal import (
+        EffectState as EffectState,
+        Journal as Journal,
+        JournalEntry as JournalEntry,
+        JournalStore as JournalStore,
+        MemoryJournalStore as MemoryJournalStore,
+        SQLiteJournalStore as SQLiteJournalStore,
+        current_journal as current_journal,
     )
     from executionkit.kit import (
         Kit as Kit,
@@ -400,10 +415,12 @@ _HOMES = {
         "BadResponseError "
         "BudgetExhaustedError BulkheadFullError BulkheadLimitType "
         "ConsensusFailedError DeadlineExceededError ErrorCategory ErrorCode "
-        "EvaluatorError ExecutionKitError LLMError MaxIterationsError "
+        "EvaluatorError ExecutionKitError InDoubtError JournalError "
+        "JournalLockedError JournalMismatchError JournalValueError LLMError "
+        "MaxIterationsError "
         "MissingExtraError NoProgressError ParserError PatternError PermanentError "
         "ProviderConnectionError ProviderError ProviderFailure ProviderTimeoutError "
-        "RateLimitError "
+        "RateLimitError RecordedError "
         "RequestTooLargeError StateStoreError StepTimeoutError StreamError "
         "ToolBlockedError "
         "ToolCancelledError ToolCircuitOpenError ToolExecutionError "
@@ -418,6 +435,10 @@ _HOMES = {
     ),
     "fallback": (
         "DEFAULT_FALLBACK FallbackProvider FallbackStream HedgeOptions ProviderStatus"
+    ),
+    "journal": (
+        "EffectState Journal JournalEntry JournalStore MemoryJournalStore "
+        "SQLiteJournalStore current_journal"
     ),
     "kit": "Kit",
     "local": "LocalProvider",

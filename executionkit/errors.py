@@ -25,6 +25,12 @@ ExecutionKitError
 |  `- ApprovalInvalidError         an answer for something else, or a used one
 |- ApprovalTimeoutError            nobody answered in time
 |- ApprovalPendingError            somebody will answer later: run again then
+|- JournalError                    a journal cannot be used
+|  |- JournalLockedError           somebody else is at work on the same run
+|  |- JournalMismatchError         the program is not the one that is on record
+|  |- InDoubtError                 had begun when a run broke off: done or not?
+|  `- JournalValueError            a value cannot be kept (also ValueError)
+|- RecordedError                   a failure on record, of a type unknown here
 |- MissingExtraError               an optional package is not installed (also ImportError)
 `- ToolProcessorError              the tool side
    |- ToolNotFoundError
@@ -70,6 +76,14 @@ from executionkit._error_codes import (
     ErrorCode,
     get_category_for_code,
     is_retryable_category,
+)
+from executionkit._journal_errors import (
+    InDoubtError,
+    JournalError,
+    JournalLockedError,
+    JournalMismatchError,
+    JournalValueError,
+    RecordedError,
 )
 from executionkit._tool_errors import (
     BulkheadFullError,
@@ -118,6 +132,11 @@ __all__ = (
     "ErrorCode",
     "EvaluatorError",
     "ExecutionKitError",
+    "InDoubtError",
+    "JournalError",
+    "JournalLockedError",
+    "JournalMismatchError",
+    "JournalValueError",
     "LLMError",
     "MCPConnectionError",
     "MCPError",
@@ -133,6 +152,7 @@ __all__ = (
     "ProviderFailure",
     "ProviderTimeoutError",
     "RateLimitError",
+    "RecordedError",
     "RequestTooLargeError",
     "StateStoreError",
     "StepTimeoutError",

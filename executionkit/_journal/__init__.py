@@ -1,0 +1,3 @@
+"""The parts of `executionkit.journal`."""
+
+from __future__ import annotations

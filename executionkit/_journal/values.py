@@ -1,0 +1,188 @@
+"""What a journal keeps, and what it is told about an effect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Final
+
+from executionkit._constants import MAX_ERROR_DETAIL_CHARS
+from executionkit._keys import canonical
+from executionkit._redact import redact, redact_value
+from executionkit.errors import JournalValueError
+from executionkit.types import TokenUsage, sealed, thaw
+
+__all__ = (
+    "NOT_DONE",
+    "Effect",
+    "EffectState",
+    "JournalEntry",
+    "NotDone",
+    "Outcome",
+    "fingerprint_of",
+    "part",
+    "shown",
+)
+
+
+_MOST_SHOWN: Final = 200
+
+
+class NotDone(Enum):
+    """The type of `NOT_DONE`."""
+
+    NOT_DONE = "not_done"
+
+
+NOT_DONE: Final = NotDone.NOT_DONE
+"""What a `find` function returns when the effect was not done: it is done then."""
+
+
+class EffectState(StrEnum):
+    """How far an effect has come."""
+
+    STARTED = "started"
+    """It has begun. After a crash nobody knows whether it was done: it is in doubt."""
+
+    FINISHED = "finished"
+    """Its outcome is on record, and is given back instead of doing it again."""
+
+    FAILED = "failed"
+    """It failed, the program went on, and its failure is its outcome."""
+
+    GIVEN_UP = "given_up"
+    """It failed and that ended the run: the next run tries it again."""
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One effect as a journal keeps it."""
+
+    id: str
+    """Its place in the program, the same in every run: `react_loop:0/model:2`."""
+
+    kind: str
+    """What it is: `model`, `tool`, `step`, `approval`, `timer`, or a word of yours."""
+
+    fingerprint: str
+    """SHA-256 (hex) of what was asked for."""
+
+    asked: str = ""
+    """What was asked for, in words, without secrets, shortened."""
+
+    state: EffectState = EffectState.STARTED
+    outcome: str | None = None
+    """The value or the failure, as JSON. None = there is none, or it cannot be kept."""
+
+    cost: TokenUsage = field(default_factory=TokenUsage)
+    """What it has cost."""
+
+    attempts: int = 1
+    """How often it was begun, in all runs."""
+
+    started_at: float = 0.0
+    """Wall-clock seconds since 1970."""
+
+    ended_at: float | None = None
+
+
+@sealed
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an effect came to.
+
+    `Journal.perform` returns it; a function that does an effect may return one too, to
+    say what it cost.
+    """
+
+    value: Any
+    cost: TokenUsage = field(default_factory=TokenUsage)
+    """What it has cost; failed tries of earlier runs count, when they are known."""
+
+    is_replayed: bool = False
+    """True = it comes from the journal, and nothing was done."""
+
+
+def _always(_failure: Exception) -> bool:
+    return True
+
+
+@sealed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What is about to be done, for `Journal.perform`."""
+
+    place: str
+    """Names it among its neighbours: the same in every run, whatever ends first."""
+
+    kind: str
+    asked: Any
+    """All that decides what it does; JSON-like. Another value is another effect."""
+
+    words: str
+    """What is asked for, in words: `send {"to": "Ann"}`. See `shown`."""
+
+    is_repeatable: bool = False
+    """Whether doing it twice does no more than once: then it is repeated in doubt."""
+
+    keeps: Callable[[Exception], bool] = _always
+    """Whether a failure is an outcome, because the program goes on with it. If not, the
+    next run tries again."""
+
+    pack: Callable[[Any], Any] | None = None
+    """Makes the value JSON-like; None = it is, or is a value of this library."""
+
+    unpack: Callable[[Any], Any] | None = None
+    """The way back."""
+
+    find: Callable[[], Awaitable[Any]] | None = None
+    """Asked when it is in doubt: looks outside whether it was done, and returns its
+    value, or `NOT_DONE`. None = nobody can tell."""
+
+    salvage: Callable[[], Any] | None = None
+    """Asked when it was cancelled: its value if it was done all the same, or
+    `NOT_DONE`."""
+
+
+def part(name: str) -> str:
+    """A name as one part of an id."""
+    text = name.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def fingerprint_of(effect_id: str, kind: str, asked: Any) -> str:
+    """SHA-256 (hex) of what is asked for.
+
+    Raises:
+        JournalValueError: When it has no canonical form.
+    """
+    text = canonical(asked)
+    if text is None:
+        msg = (
+            f"{effect_id}: what is asked for holds something that has no canonical "
+            "form, so a changed program could not be told; use JSON-like values"
+        )
+        raise JournalValueError(msg)
+    data = f"{kind}\n{text}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()
+
+
+def shown(name: str, value: object = None) -> str:
+    """A name and what belongs to it in words, without secrets, in bounded length."""
+    text = name
+    if value is not None:
+        hidden: Any = redact_value(thaw(value), max_items=_MOST_SHOWN)
+        text += f" {json.dumps(hidden, ensure_ascii=False, default=_name_of)}"
+    text = redact(text[: 4 * MAX_ERROR_DETAIL_CHARS])
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= MAX_ERROR_DETAIL_CHARS:
+        return text
+    return f"{text[: MAX_ERROR_DETAIL_CHARS - 3]}..."
+
+
+def _name_of(value: object) -> str:
+    return f"<{type(value).__name__}>"
