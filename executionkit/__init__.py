@@ -157,6 +157,7 @@ if TYPE_CHECKING:
         ToolNotFoundError as ToolNotFoundError,
         ToolProcessorError as ToolProcessorError,
         ToolRateLimitedError as ToolRateLimitedError,
+        ToolReentrantError as ToolReentrantError,
         ToolRegistrationError as ToolRegistrationError,
         ToolTimeoutError as ToolTimeoutError,
         ToolValidationError as ToolValidationError,
@@ -425,8 +426,8 @@ _HOMES = {
         "ToolBlockedError "
         "ToolCancelledError ToolCircuitOpenError ToolExecutionError "
         "ToolIdempotencyError ToolNotFoundError ToolProcessorError "
-        "ToolRateLimitedError ToolRegistrationError ToolTimeoutError "
-        "ToolValidationError WorkflowError"
+        "ToolRateLimitedError ToolReentrantError ToolRegistrationError "
+        "ToolTimeoutError ToolValidationError WorkflowError"
     ),
     "evals": (
         "ConversationScript EvalCase EvalComparison EvalProgress EvalReport EvalResult "

@@ -13,6 +13,7 @@ __all__ = (
     "ERROR_CODE_TO_CATEGORY",
     "NON_RETRYABLE_CATEGORIES",
     "RETRYABLE_CATEGORIES",
+    "BulkheadLimitType",
     "ErrorCategory",
     "ErrorCode",
     "get_category_for_code",
@@ -86,11 +87,22 @@ class ErrorCode(StrEnum):
     TOOL_CANCELLED = "TOOL_CANCELLED"
     TOOL_BLOCKED = "TOOL_BLOCKED"
     TOOL_IDEMPOTENCY_CONFLICT = "TOOL_IDEMPOTENCY_CONFLICT"
+    TOOL_REENTRANT = "TOOL_REENTRANT"
     STATE_STORE_FAILED = "STATE_STORE_FAILED"
     TOOL_REGISTRATION_FAILED = "TOOL_REGISTRATION_FAILED"
     CONFIGURATION_ERROR = "CONFIGURATION_ERROR"
     SKIPPED_PLANNED = "SKIPPED_PLANNED"
     SKIPPED_DEPENDENCY_FAILED = "SKIPPED_DEPENDENCY_FAILED"
+
+
+class BulkheadLimitType(StrEnum):
+    """Which limit of a bulkhead was full."""
+
+    TOOL = "tool"
+    PATTERN = "pattern"
+    NAMESPACE = "namespace"
+    GLOBAL = "global"
+    QUEUE_DEPTH = "queue_depth"
 
 
 _C = ErrorCategory
@@ -139,6 +151,7 @@ ERROR_CODE_TO_CATEGORY: Final[Mapping[ErrorCode, ErrorCategory]] = MappingProxyT
         ErrorCode.TOOL_CANCELLED: _C.CANCELLED,
         ErrorCode.TOOL_BLOCKED: _C.POLICY,
         ErrorCode.TOOL_IDEMPOTENCY_CONFLICT: _C.VALIDATION,
+        ErrorCode.TOOL_REENTRANT: _C.VALIDATION,
         ErrorCode.STATE_STORE_FAILED: _C.CONNECTION,
         ErrorCode.TOOL_REGISTRATION_FAILED: _C.CONFIGURATION,
         ErrorCode.CONFIGURATION_ERROR: _C.CONFIGURATION,

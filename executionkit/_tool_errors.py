@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from executionkit._error_base import ExecutionKitError, portable, text_of
-from executionkit._error_codes import ErrorCode
+from executionkit._error_codes import BulkheadLimitType, ErrorCode
 from executionkit._error_info import ErrorInfo
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ __all__ = (
     "ToolNotFoundError",
     "ToolProcessorError",
     "ToolRateLimitedError",
+    "ToolReentrantError",
     "ToolRegistrationError",
     "ToolTimeoutError",
     "ToolValidationError",
@@ -161,10 +161,7 @@ class ToolValidationError(ToolProcessorError):
     default_code = ErrorCode.TOOL_VALIDATION_ERROR
 
     def __init__(
-        self,
-        tool_name: str,
-        errors: Any = None,
-        validation_type: str = "arguments",
+        self, tool_name: str, errors: Any = None, validation_type: str = "arguments"
     ) -> None:
         super().__init__(
             f"Tool '{tool_name}' {validation_type} are not valid: {errors}",
@@ -240,16 +237,6 @@ class ToolCircuitOpenError(ToolProcessorError):
         )
 
 
-class BulkheadLimitType(StrEnum):
-    """Which limit of a bulkhead was full."""
-
-    TOOL = "tool"
-    PATTERN = "pattern"
-    NAMESPACE = "namespace"
-    GLOBAL = "global"
-    QUEUE_DEPTH = "queue_depth"
-
-
 class BulkheadFullError(ToolProcessorError):
     """No slot was free in time; `limit_type` says which limit was full."""
 
@@ -312,6 +299,19 @@ class ToolIdempotencyError(ToolProcessorError):
             },
         )
         self.reason = reason
+
+
+class ToolReentrantError(ToolProcessorError):
+    """A tool called itself with equal arguments, where equal calls run once."""
+
+    default_code = ErrorCode.TOOL_REENTRANT
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(
+            f"Tool '{tool_name}' was not run: it would wait for an equal call that "
+            "waits for it; call it with other arguments, or uncached",
+            details={"tool_name": tool_name},
+        )
 
 
 class StateStoreError(ToolProcessorError):

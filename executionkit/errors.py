@@ -45,6 +45,7 @@ ExecutionKitError
    |- ToolBlockedError           a guard refused the call or its output
    |- ToolRegistrationError
    |- ToolIdempotencyError       the call's idempotency key forbids to run it
+   |- ToolReentrantError         it would wait for itself: an equal call is above it
    |- StateStoreError            a shared store of state failed
    `- MCPError
       |- MCPConnectionError
@@ -101,6 +102,7 @@ from executionkit._tool_errors import (
     ToolNotFoundError,
     ToolProcessorError,
     ToolRateLimitedError,
+    ToolReentrantError,
     ToolRegistrationError,
     ToolTimeoutError,
     ToolValidationError,
@@ -165,6 +167,7 @@ __all__ = (
     "ToolNotFoundError",
     "ToolProcessorError",
     "ToolRateLimitedError",
+    "ToolReentrantError",
     "ToolRegistrationError",
     "ToolTimeoutError",
     "ToolValidationError",

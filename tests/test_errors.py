@@ -42,6 +42,7 @@ from executionkit.errors import (
     ToolNotFoundError,
     ToolProcessorError,
     ToolRateLimitedError,
+    ToolReentrantError,
     ToolTimeoutError,
     ToolValidationError,
     get_category_for_code,
@@ -67,6 +68,7 @@ MAKERS: dict[str, Callable[[], ExecutionKitError]] = {
     "ToolCircuitOpenError": lambda: ToolCircuitOpenError("t", 5, 30.0),
     "ToolExecutionError": lambda: ToolExecutionError("t", ValueError("x")),
     "ToolIdempotencyError": lambda: ToolIdempotencyError("t", "k", "conflict", "is"),
+    "ToolReentrantError": lambda: ToolReentrantError("t"),
     "ToolNotFoundError": lambda: ToolNotFoundError("t", available_tools=["tt"]),
     "ToolRateLimitedError": lambda: ToolRateLimitedError("t", 1.5, 10, 60.0),
     "ToolTimeoutError": lambda: ToolTimeoutError("t", 2.0, 3),
@@ -229,7 +231,8 @@ class TestCodes:
                 "validation",
                 False,
                 "TOOL_VALIDATION_ERROR TOOL_ARGUMENT_ERROR TOOL_RESULT_ERROR "
-                "PARSER_ERROR PARSER_INVALID_FORMAT TOOL_IDEMPOTENCY_CONFLICT",
+                "PARSER_ERROR PARSER_INVALID_FORMAT TOOL_IDEMPOTENCY_CONFLICT "
+                "TOOL_REENTRANT",
             ),
             ("not_found", False, "TOOL_NOT_FOUND"),
             ("cancelled", False, "TOOL_CANCELLED"),

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from executionkit.engine._loans import Loans
 from executionkit.engine._permits import Desk
 from executionkit.errors import BulkheadFullError, BulkheadLimitType
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from executionkit._clock import Clock
+    from executionkit.engine._loans import Holder
     from executionkit.engine._permits import Waiter
     from executionkit.engine.bulkhead import BulkheadConfig
 
@@ -117,6 +119,7 @@ class Slots:
         "_clock",
         "_config",
         "_desk",
+        "_loans",
         "_pools",
         "_routes",
         "namespace_limits",
@@ -127,6 +130,7 @@ class Slots:
         self._config = config
         self._clock = clock
         self._desk = Desk(clock)
+        self._loans = Loans()
         self._pools: dict[tuple[BulkheadLimitType, str], Pool] = {}
         # The most recently used last; names come from outside, so it is bounded.
         self._routes: OrderedDict[tuple[str, str], Route] = OrderedDict()
@@ -183,19 +187,40 @@ class Slots:
         route = self.route(tool, namespace)
         return route if self.try_pass(route) else None
 
-    async def enter(self, tool: str, namespace: str, timeout: float | None) -> Route:
+    async def enter(
+        self,
+        tool: str,
+        namespace: str,
+        timeout: float | None,
+        call: Holder | None = None,
+    ) -> Route:
         """Wait for a slot of every level, after `try_enter` has found none.
+
+        Args:
+            tool: The tool's name.
+            namespace: The namespace it lives in.
+            timeout: Seconds to wait at most; None = no limit.
+            call: Who asks, when it may use the slots of its callers.
 
         Raises:
             BulkheadFullError: When they cannot be had.
         """
         route = self.route(tool, namespace)
-        await self._wait(route, self._desk.enter(route, route, 1), timeout)
+        if call is None:
+            waiter = self._desk.enter(route, route, 1)
+        else:
+            claim = self._loans.claim(route, call)
+            key = route if claim is route else claim
+            waiter = self._desk.enter(key, claim, 1)
+        if not waiter.granted:
+            await self._wait(route, waiter, timeout)
         route.count_start()
         return route
 
-    def leave(self, route: Route) -> None:
-        """Give the slots back."""
+    def leave(self, route: Route, call: Holder | None = None) -> None:
+        """Give the slots back, and what `call` has lent or borrowed of them."""
+        if call is not None:
+            self._loans.end(call)
         route.released += 1
         for pool in route.resources:
             pool.active -= 1
@@ -204,6 +229,7 @@ class Slots:
 
     def rebuild(self) -> None:
         """Apply changed limits to all calls to come; running ones keep counting."""
+        self._loans.suspend()
         self._pools.clear()
         for route in self._routes.values():
             route.resources = self.resources_of(route)
@@ -211,6 +237,7 @@ class Slots:
             for pool in route.resources[1:]:
                 pool.active += route.active
                 pool.waiting += route.waiting
+        self._loans.resume()
         self._desk.pump()
 
     def resources_of(self, route: Route) -> tuple[Pool, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from executionkit.engine._attempts import Attempts
 from executionkit.errors import ToolCancelledError
 from executionkit.tools._arguments import prepare
+from executionkit.tools._nesting import MAKES_CALLS
 from executionkit.tools._parts import Counts, PathParts
 from executionkit.tools._running import SHUT_DOWN, Running, out_of_time
 
@@ -35,6 +36,7 @@ class AttemptPath:
         "_counts",
         "_enters",
         "_execute",
+        "_is_held",
         "_layers",
         "_leaves",
         "_moment",
@@ -63,6 +65,10 @@ class AttemptPath:
         self._repeats = parts.repeats
         self._counts = counts or Counts()
         self._layers = parts.layers
+        # Whether others may wait for what a call has while its tool makes calls.
+        self._is_held = parts.cache is not None or any(
+            layer.lends for layer in parts.layers
+        )
         self._enters = tuple(layer.enter for layer in parts.layers)
         # Where the layer stands whose gift is meant for the moment of the start.
         self._moment = next(
@@ -116,6 +122,8 @@ class AttemptPath:
         try:
             await self._enter_all(request, inside, waiting)
             self._admit(request)
+            if self._is_held or request.leads is not None:
+                MAKES_CALLS.set(request)
             coro = self._start(request)
             try:
                 waits_for = coro.send(None)

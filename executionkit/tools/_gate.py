@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from executionkit.engine._loans import Loans
 from executionkit.engine._permits import Desk
 from executionkit.engine._slots import Pool
 from executionkit.errors import BulkheadLimitType
@@ -32,12 +33,25 @@ class Gate(Layer):
         name: What it is called in a path's description.
         limit: Calls at once.
         clock: Measures the wait.
+        lends: Whether a call may use the place of the call that makes it.
     """
 
-    __slots__ = ("_clock", "_desk", "_pool", "hungry", "looks", "name", "resources")
+    __slots__ = (
+        "_clock",
+        "_desk",
+        "_loans",
+        "_pool",
+        "hungry",
+        "looks",
+        "name",
+        "resources",
+    )
 
-    def __init__(self, name: str, limit: int, clock: Clock) -> None:
+    def __init__(
+        self, name: str, limit: int, clock: Clock, *, lends: bool = False
+    ) -> None:
         self.name: str = name
+        self._loans = Loans() if lends else None
         self._clock = clock
         self._pool = Pool(BulkheadLimitType.GLOBAL, limit)
         self._desk = Desk(clock)
@@ -46,6 +60,11 @@ class Gate(Layer):
         self.resources: tuple[Pool, ...] = (self._pool,)
         self.hungry: dict[Batch, None] = {}
         """Batches that have begun fewer calls than they could, for want of room."""
+
+    @property
+    def lends(self) -> bool:  # type: ignore[override]
+        """Whether a call may use the place of the call that makes it."""
+        return self._loans is not None
 
     @property
     def active(self) -> int:
@@ -69,12 +88,17 @@ class Gate(Layer):
         pool = self._pool
         if not pool.is_full and not self._desk.lanes:
             pool.active += 1
+            if self._loans is not None:
+                request.places = (*request.places, self)
             return None
         return self._wait(request)
 
     def leave(self, request: ToolRequest, _exc: BaseException | None, /) -> None:
         if request.inside and self in request.inside:
             return
+        if self._loans is not None:
+            self._loans.end(request)
+            request.places = tuple(one for one in request.places if one is not self)
         self._pool.active -= 1
         if self._desk.lanes:
             self._desk.pump()
@@ -94,11 +118,14 @@ class Gate(Layer):
         timeout = None
         if request.deadline is not None:
             timeout = max(0.0, request.deadline - self._clock.monotonic())
-        waiter = self._desk.enter(self, self, 1)
-        if waiter.granted:
-            return
-        if not await self._desk.wait(waiter, timeout):
+        claim: Any = self
+        if self._loans is not None and request.caller is not None:
+            claim = self._loans.claim(self, request)
+        waiter = self._desk.enter(claim, claim, 1)
+        if not waiter.granted and not await self._desk.wait(waiter, timeout):
             raise out_of_time(request, "was not started")
+        if self._loans is not None:
+            request.places = (*request.places, self)
 
 
 def entered(gates: tuple[Gate, ...], context: Context) -> tuple[Gate, ...]:

@@ -10,6 +10,7 @@ from executionkit.calls import ToolResult, make_result
 from executionkit.tools._arguments import prepare
 from executionkit.tools._attempt import AttemptPath
 from executionkit.tools._machine import machine_name
+from executionkit.tools._nesting import MAKES_CALLS
 from executionkit.tools._parts import Counts, PathParts
 from executionkit.tools._settle import failed_result, unusable_result
 from executionkit.tools._streaming import shown_items
@@ -77,7 +78,7 @@ class ToolPath(AttemptPath):
             return self._cached
         return self._attempt if self._retry is None else self._retrying
 
-    def first(self, request: ToolRequest) -> Any:  # noqa: C901 - calls cost time here
+    def first(self, request: ToolRequest) -> Any:  # noqa: C901, PLR0912 - calls cost time here
         """Make the first step of a call right here.
 
         Most calls end with it, and cost neither a task nor a coroutine of ours.
@@ -107,6 +108,8 @@ class ToolPath(AttemptPath):
                 entered += 1
             if self._shop.is_closed or request.deadline is not None:
                 self._check_time(request)
+            if self._is_held:
+                MAKES_CALLS.set(request)
             request.started = True
             request.attempts = 1
             coro = self._execute(**arguments) if self._execute else self._start(request)
@@ -158,7 +161,10 @@ class ToolPath(AttemptPath):
             request.cached = True
             self._counts.cached += 1
             return key, found.value
-        return key, cache.join(key)
+        flight = cache.join(key)
+        if flight is None:
+            request.leads = key
+        return key, flight
 
     async def _follow(
         self, request: ToolRequest, began: float, key: str, flight: Flight
@@ -166,7 +172,7 @@ class ToolPath(AttemptPath):
         """Wait for an equal call; do its work when it is gone."""
         cache: Any = self._cache
         try:
-            value = await cache.wait(flight, request.deadline)
+            value = await cache.wait(flight, request)
         except Exception as exc:  # noqa: BLE001 - a failure is a result
             return self._failed(request, exc, began)
         if value is LEAD:

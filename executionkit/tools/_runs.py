@@ -20,16 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult
-from executionkit.context import (
-    get_current_context,
-    remaining_deadline,
-)
+from executionkit.context import get_current_context, remaining_deadline
 from executionkit.engine._checks import check_number
 from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ToolProcessorError
 from executionkit.tools._asked import check_calls, request_context
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
+from executionkit.tools._nesting import caller_in
 from executionkit.tools._options import tool_retry
 from executionkit.tools._settle import (
     failed_result,
@@ -176,6 +174,7 @@ class Opener:
 
     __slots__ = (
         "_budget",
+        "_caller",
         "_clock",
         "_deadline",
         "_find",
@@ -206,6 +205,7 @@ class Opener:
         self.emit: Callable[[ToolRequest, Any], Awaitable[None] | None] | None = None
         self._is_traced = paths.tracer is not None and paths.tracer.is_active()
         self._is_told = self._is_traced or options.on_tool_start is not None
+        self._caller = caller_in(context)
         self._inside = entered(paths.gates, context) if paths.gates else ()
         self._own = (
             self._deadline is not None
@@ -213,6 +213,7 @@ class Opener:
             or not options.use_cache
             or options.overrides is not None
             or bool(self._inside)
+            or self._caller is not None
         )
         self.gate: Gate | None = None if self._inside else paths.gate
 
@@ -265,6 +266,7 @@ class Opener:
         limit = options.timeout
         request.deadline = self._deadline
         request.inside = self._inside
+        request.caller = self._caller
         if limit is not None:
             request.timeout = request.limit = limit
             if options.from_start:

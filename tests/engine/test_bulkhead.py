@@ -6,12 +6,14 @@ import asyncio
 import math
 import pickle
 from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from executionkit.engine._slots import Pool
+from executionkit.engine._loans import Loans
+from executionkit.engine._slots import Pool, Route
 from executionkit.engine.bulkhead import Bulkhead, BulkheadConfig, BulkheadStats
 from executionkit.errors import BulkheadFullError, BulkheadLimitType
 from executionkit.testing import FakeClock, settle
@@ -628,6 +630,38 @@ def test_nobody_knows_when_a_slot_comes_free() -> None:
     pool.take(1, 0.0)
     assert pool.due(1) == math.inf
     assert pool.estimate(5, 3.0) == 3.0  # no better bound than now
+    caller = SimpleNamespace(places=(Route("a", "n"),), loans=None, caller=None)
+    caller.places[0].limit = 1
+    caller.places[0].take(1, 0.0)
+    call: Any = SimpleNamespace(places=(), loans=None, caller=caller)
+    [lent] = Loans().claim(caller.places[0], call).resources
+    assert lent.due(1) == -math.inf
+    assert lent.estimate(5, 3.0) == 3.0
+
+
+@pytest.mark.req("nesting.cancel")
+async def test_who_is_cancelled_with_a_lent_slot_in_the_hand_gives_it_back() -> None:
+    def holder(caller: Any = None) -> Any:
+        return SimpleNamespace(places=(), loans=None, caller=caller)
+
+    slots = Bulkhead(BulkheadConfig(global_limit=1)).slots
+    caller, taken = holder(), slots.try_enter("a", "n")
+    assert taken is not None
+    caller.places = (taken,)
+    first = holder(caller)
+    lent = await slots.enter("b", "n", None, first)
+    waiting = asyncio.ensure_future(slots.enter("b", "n", None, holder(caller)))
+    await settle()
+    slots.leave(lent, first)  # grants it
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert lent.resources[-1].active == 1  # the caller goes on
+    async with asyncio.timeout(5):
+        lent = await slots.enter("b", "n", None, third := holder(caller))
+    slots.leave(lent, third)
+    slots.leave(taken, caller)
+    assert [pool.active for pool in (*lent.resources, taken)] == [0, 0, 0]
 
 
 @pytest.mark.req("bulkhead.stats")

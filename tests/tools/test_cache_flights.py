@@ -285,7 +285,7 @@ async def test_the_parts_do_what_the_whole_does() -> None:
     assert flight is not None
     async with asyncio.timeout(5):
         waits = [
-            asyncio.ensure_future(layer.wait(flight, one.deadline))
+            asyncio.ensure_future(layer.wait(flight, one))
             for one in (two, three)
         ]
         await settle(2)

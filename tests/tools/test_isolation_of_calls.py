@@ -498,27 +498,3 @@ async def test_calls_of_a_tool_count_as_its_own_and_others_still_wait(
     assert at_work == ["other"]
     await fake_clock.advance(1)
     assert other.done()
-
-
-@pytest.mark.req("T-RUN-19")
-async def test_where_a_tool_waits_for_itself_its_limit_ends_it(
-    auto_clock: FakeClock,
-) -> None:
-    """One slot per tool, and a tool that calls itself: that is a mistake, not a hang."""
-    from executionkit.engine.bulkhead import BulkheadConfig
-
-    async def itself(n: int) -> str | None:
-        if not n:
-            return "end"
-        [result] = await processor.process([call("itself", n=n - 1)])
-        return result.error
-
-    processor = ToolProcessor(
-        create_registry(itself),
-        default_timeout=2.0,
-        bulkhead_config=BulkheadConfig(default_limit=1),
-    )
-    [result] = await asyncio.wait_for(processor.process([call("itself", n=1)]), WAIT)
-    assert result.error_code == ErrorCode.TOOL_TIMEOUT
-    [again] = await processor.process([call("itself", n=0)])
-    assert again.result == "end"

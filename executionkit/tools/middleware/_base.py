@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from executionkit.calls import ToolCall
+    from executionkit.engine._loans import Loan
     from executionkit.engine.breaker import Ticket
     from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
@@ -76,10 +77,17 @@ class ToolRequest:
     state: dict[str, Any] | None = None
     inside: tuple[Layer, ...] = ()
     """Gates that the tool which makes this call has passed for it."""
+    caller: ToolRequest | None = None
+    """The call whose tool makes this one, when that holds what this one may need."""
+    places: tuple[Any, ...] = ()
+    """Whose slots it has."""
+    loans: list[Loan] | None = None
+    """Slots that it uses of its callers, and they of it."""
+    leads: str | None = None
+    """The key for which equal calls wait for this one."""
     # What the built-in layers keep between `enter` and `leave`.
     ticket: Ticket | None = None
     permit_time: float | None = None
-    slot: Any = None
 
     def __init__(
         self, call: ToolCall, record: ToolRecord, timeout: float | None
@@ -135,6 +143,9 @@ class Layer:
     is_moment: bool = False
     """Whether what it gives is meant for the moment in which the tool begins, as a
     permit of a rate limit is; then it has `give_back` and `retake`."""
+
+    lends: bool = False
+    """Whether calls that a tool makes may use the slot that its own call has here."""
 
     def give_back(self, request: ToolRequest, /) -> None:
         """`request` has to wait further in: it holds nothing meanwhile."""

@@ -13,8 +13,10 @@ from executionkit.errors import (
     DeadlineExceededError,
     ToolCancelledError,
     ToolRateLimitedError,
+    ToolReentrantError,
     ToolTimeoutError,
 )
+from executionkit.tools._nesting import waits_for_itself
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
@@ -61,12 +63,14 @@ def again(error: BaseException) -> BaseException:
 class Flights:
     """All calls in flight, by key. Belongs to one event loop at a time."""
 
-    __slots__ = ("_clock", "_flights")
+    __slots__ = ("_clock", "_flights", "_nested")
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else get_clock()
         # None = nobody has joined yet, as is most often so.
         self._flights: dict[str, Flight | None] = {}
+        # Those who wait, and were called by a call that others may wait for.
+        self._nested: dict[ToolRequest, str] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -97,12 +101,28 @@ class Flights:
             if key.startswith(head) and key.endswith(tail):
                 (flight or self._board(key)).stale = True
 
-    async def wait(self, flight: Flight, deadline: float | None) -> Any:
-        """What the leader's call gives; `LEAD` when the caller has to run it now.
+    async def wait(self, flight: Flight, request: ToolRequest) -> Any:
+        """What the leader's call gives; `LEAD` when `request` has to run now.
 
         Raises:
-            DeadlineExceededError: When `deadline` (monotonic) passes first.
+            DeadlineExceededError: When the deadline of `request` passes first.
+            ToolReentrantError: When the leader waits for `request`.
         """
+        if request.caller is None:
+            value = await self._wait(flight, request.deadline)
+        else:
+            if waits_for_itself(request, flight.key, self._nested.items()):
+                raise ToolReentrantError(request.full_name)
+            self._nested[request] = flight.key
+            try:
+                value = await self._wait(flight, request.deadline)
+            finally:
+                del self._nested[request]
+        if value is LEAD:
+            request.leads = flight.key
+        return value
+
+    async def _wait(self, flight: Flight, deadline: float | None) -> Any:
         waiter: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
         if flight.waiters is None:
             flight.waiters = []

@@ -135,18 +135,21 @@ class Once:
         if flight is not None:
             if flight.mark != slot.mark:
                 raise _conflict(request)
-            value = await self._flights.wait(flight, request.deadline)
+            value = await self._flights.wait(flight, request)
             if value is not LEAD:
                 request.cached = True
                 return value
+        request.leads = slot.key
         try:
             value = await self._lead(slot, request, nxt)
         except BaseException as exc:
+            request.leads = None
             if is_leaders_own(exc, request, self._clock):
                 self._flights.hand_on(slot.key)
             else:
                 self._flights.crash(slot.key, exc)
             raise
+        request.leads = None
         self._flights.land(slot.key, own(value))
         return value
 

@@ -51,21 +51,30 @@ class Bulkheads:
 class BulkheadLayer(Layer):
     """Takes a slot of the tool, its pattern, its namespace and of all, or waits."""
 
-    __slots__ = ("_clock", "_route", "_slots", "_timeout")
+    __slots__ = ("_clock", "_places", "_route", "_slots", "_timeout")
 
     name = "bulkhead"
+    lends = True
 
     def __init__(self, bulkhead: Bulkhead, record: ToolRecord, clock: Clock) -> None:
         self._slots: Slots = bulkhead.slots
         self._route = self._slots.pin(record.name, record.namespace)
+        self._places = (self._route,)
         self._timeout = bulkhead.config.acquisition_timeout
         self._clock = clock
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None] | None:
-        return None if self._slots.try_pass(self._route) else self._wait(request)
+        if self._slots.try_pass(self._route):
+            request.places = self._places
+            return None
+        return self._wait(request)
 
-    def leave(self, _request: ToolRequest, _exc: BaseException | None, /) -> None:
-        self._slots.leave(self._route)
+    def leave(self, request: ToolRequest, _exc: BaseException | None, /) -> None:
+        request.places = ()
+        if request.loans is None:
+            self._slots.leave(self._route)
+        else:
+            self._slots.leave(self._route, request)
 
     async def _wait(self, request: ToolRequest) -> None:
         timeout = self._timeout
@@ -74,9 +83,12 @@ class BulkheadLayer(Layer):
             left = max(0.0, request.deadline - self._clock.monotonic())
             if timeout is None or left < timeout:
                 timeout, by_deadline = left, True
+        route = self._route
+        call = None if request.caller is None else request
         try:
-            await self._slots.enter(self._route.tool, self._route.namespace, timeout)
+            await self._slots.enter(route.tool, route.namespace, timeout, call)
         except BulkheadFullError as exc:
             if by_deadline and exc.timeout is not None:
                 raise out_of_time(request, "was not started") from exc
             raise
+        request.places = self._places

@@ -226,22 +226,24 @@ class CacheLayer:
         """The equal call in flight, to be waited for; None = you lead now."""
         return self._flights.join(key)
 
-    async def wait(self, flight: Flight, deadline: float | None) -> Any:
+    async def wait(self, flight: Flight, request: ToolRequest) -> Any:
         """What the leader's call gives; `LEAD` = the leader is gone, you lead now.
 
         A follower shares the leader's error, unless that was about the leader alone
         (it was cancelled, or its deadline left no time).
 
         Raises:
-            DeadlineExceededError: When `deadline` (monotonic) passes first.
+            DeadlineExceededError: When the deadline of `request` passes first.
+            ToolReentrantError: When the leader waits for `request`.
             Exception: The leader's error.
         """
-        return await self._flights.wait(flight, deadline)
+        return await self._flights.wait(flight, request)
 
     def done(
         self, key: str, request: ToolRequest, value: Any
     ) -> Awaitable[None] | None:
         """The leader's call gave `value`: keep it, and tell the followers."""
+        request.leads = None
         entry = own(value)
         if self._sync is None:
             return self._done_slow(key, request, entry)
@@ -279,6 +281,7 @@ class CacheLayer:
 
     def failed(self, key: str, request: ToolRequest, exc: BaseException) -> None:
         """The leader's call failed: its followers share the error, or one takes over."""
+        request.leads = None
         if is_leaders_own(exc, request, self._clock):
             self._flights.hand_on(key)
             return
@@ -306,18 +309,20 @@ class CacheLayer:
                 return found.value
         flight = self._flights.join(key)
         if flight is not None:
-            value = await self._flights.wait(flight, request.deadline)
+            value = await self._flights.wait(flight, request)
             if value is not LEAD:
                 request.cached = True
                 return value
         return await self._lead(key, request, nxt)
 
     async def _lead(self, key: str, request: ToolRequest, nxt: Next) -> Any:
+        request.leads = key
         try:
             if self._sync is None:
                 found = await self.lookup_slow(key, request)
                 if found is not None:
                     request.cached = True
+                    request.leads = None
                     self._flights.land(key, found)
                     return found.value
             value = await nxt(request)

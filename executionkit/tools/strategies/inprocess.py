@@ -75,7 +75,7 @@ class InProcessStrategy:
             else Gate("concurrency", self.max_concurrency, self.shop.clock)
         )
         threads = _count("max_threads", max_threads) or _MAX_THREADS
-        self._thread_gate = Gate("threads", threads, self.shop.clock)
+        self._thread_gate = Gate("threads", threads, self.shop.clock, lends=True)
         self._paths: Paths | None = None
 
     @property
