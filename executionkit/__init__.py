@@ -27,11 +27,14 @@ if TYPE_CHECKING:
         MockProvider as MockProvider,
     )
     from executionkit._sync import (
+        consensus_batch_sync as consensus_batch_sync,
         consensus_sync as consensus_sync,
+        map_batch_sync as map_batch_sync,
         map_reduce_sync as map_reduce_sync,
         pipe_sync as pipe_sync,
         react_loop_sync as react_loop_sync,
         refine_loop_sync as refine_loop_sync,
+        run_batch_sync as run_batch_sync,
         structured_sync as structured_sync,
     )
     from executionkit.anthropic import (
@@ -53,6 +56,26 @@ if TYPE_CHECKING:
         CacheBackend as CacheBackend,
         InMemoryCache as InMemoryCache,
         open_backend as open_backend,
+    )
+    from executionkit.batches import (
+        AnthropicBatchClient as AnthropicBatchClient,
+        BatchClient as BatchClient,
+        BatchCounts as BatchCounts,
+        BatchItem as BatchItem,
+        BatchItemStatus as BatchItemStatus,
+        BatchLimits as BatchLimits,
+        BatchRequest as BatchRequest,
+        BatchResult as BatchResult,
+        BatchState as BatchState,
+        BatchStatus as BatchStatus,
+        OpenAIBatchClient as OpenAIBatchClient,
+        cancel_batch as cancel_batch,
+        collect_batch as collect_batch,
+        consensus_batch as consensus_batch,
+        map_batch as map_batch,
+        run_batch as run_batch,
+        submit_batch as submit_batch,
+        wait_for_batch as wait_for_batch,
     )
     from executionkit.calls import (
         CallProblem as CallProblem,
@@ -385,8 +408,8 @@ _HOMES = {
     ),
     "_mock": "MockProvider",
     "_sync": (
-        "consensus_sync map_reduce_sync pipe_sync react_loop_sync refine_loop_sync "
-        "structured_sync"
+        "consensus_batch_sync consensus_sync map_batch_sync map_reduce_sync pipe_sync "
+        "react_loop_sync refine_loop_sync run_batch_sync structured_sync"
     ),
     "anthropic": "AnthropicProvider",
     "approval": (
@@ -395,6 +418,12 @@ _HOMES = {
         "SQLiteApprovalStore"
     ),
     "backends": "CacheBackend InMemoryCache open_backend",
+    "batches": (
+        "AnthropicBatchClient BatchClient BatchCounts BatchItem BatchItemStatus "
+        "BatchLimits BatchRequest BatchResult BatchState BatchStatus "
+        "OpenAIBatchClient cancel_batch collect_batch consensus_batch map_batch "
+        "run_batch submit_batch wait_for_batch"
+    ),
     "calls": "CallProblem ErrorInfo ReturnOrder ToolCall ToolResult ToolRunner",
     "compose": "PatternStep pipe",
     "context": (

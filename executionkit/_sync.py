@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from executionkit.batches import consensus_batch, map_batch, run_batch
 from executionkit.compose import pipe
 from executionkit.patterns.consensus import consensus
 from executionkit.patterns.map_reduce import map_reduce
@@ -15,15 +16,19 @@ from executionkit.patterns.structured import structured
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
+    from executionkit.batches import BatchClient, BatchRequest, BatchResult
     from executionkit.calls import ToolRunner
     from executionkit.types import PatternResult, Tool
 
 __all__ = (
+    "consensus_batch_sync",
     "consensus_sync",
+    "map_batch_sync",
     "map_reduce_sync",
     "pipe_sync",
     "react_loop_sync",
     "refine_loop_sync",
+    "run_batch_sync",
     "structured_sync",
 )
 
@@ -76,6 +81,27 @@ def pipe_sync(
 ) -> PatternResult[Any]:
     """`pipe` in an event loop of its own; refuses inside a running one."""
     return _run(provider, lambda: pipe(provider, prompt, *steps, **kwargs))
+
+
+def run_batch_sync(
+    client: BatchClient, requests: Iterable[BatchRequest], **kwargs: Any
+) -> BatchResult:
+    """`run_batch` in an event loop of its own; refuses inside a running one."""
+    return _run(client, lambda: run_batch(client, requests, **kwargs))
+
+
+def consensus_batch_sync(
+    client: BatchClient, model: str, prompt: str, **kwargs: Any
+) -> PatternResult[str]:
+    """`consensus_batch` in an event loop of its own; refuses inside a running one."""
+    return _run(client, lambda: consensus_batch(client, model, prompt, **kwargs))
+
+
+def map_batch_sync(
+    client: BatchClient, model: str, prompts: Sequence[str], **kwargs: Any
+) -> PatternResult[tuple[str, ...]]:
+    """`map_batch` in an event loop of its own; refuses inside a running one."""
+    return _run(client, lambda: map_batch(client, model, prompts, **kwargs))
 
 
 def _run(provider: object, start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

@@ -14,6 +14,7 @@ from executionkit._endpoint.base import (
     refuse_streaming,
 )
 from executionkit._endpoint.requests import Endpoint, Options, make_endpoint
+from executionkit._endpoint.site import Site
 from executionkit._endpoint.streams import EventStream, TextStream
 
 __all__ = (
@@ -21,6 +22,7 @@ __all__ = (
     "EventStream",
     "Options",
     "ProviderBase",
+    "Site",
     "TextStream",
     "check_defaults",
     "checked_headers",

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from executionkit._arguments import shown
 from executionkit._constants import MAX_RESPONSE_BYTES
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ("Endpoint", "Options", "make_endpoint")
 
 _T = TypeVar("_T")
+_EndpointT = TypeVar("_EndpointT", bound="Endpoint")
 _SECRET_HEADERS: Final = ("auth", "key", "token", "secret", "cookie", "password")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
@@ -136,8 +137,24 @@ class Options:
             raise ValueError(msg)
 
 
+@overload
 def make_endpoint(
     base_url: str, path: str, key_header: Mapping[str, str], options: Options
+) -> Endpoint: ...
+@overload
+def make_endpoint(
+    base_url: str,
+    path: str,
+    key_header: Mapping[str, str],
+    options: Options,
+    kind: type[_EndpointT],
+) -> _EndpointT: ...
+def make_endpoint(
+    base_url: str,
+    path: str,
+    key_header: Mapping[str, str],
+    options: Options,
+    kind: type[Endpoint] | None = None,
 ) -> Endpoint:
     """The endpoint of `path` under `base_url`.
 
@@ -147,6 +164,7 @@ def make_endpoint(
         key_header: The headers of the API itself, with the key if there is one. A name
             and password in the URL stand in for a key.
         options: The rest.
+        kind: The class of the endpoint. None = `Endpoint`.
 
     Raises:
         ValueError: When a setting cannot be used; no secret is shown.
@@ -159,7 +177,7 @@ def make_endpoint(
     timeouts = HttpTimeouts(
         options.timeout, options.connect_timeout, options.idle_timeout
     )
-    return Endpoint(
+    return (kind or Endpoint)(
         target,
         headers,
         timeouts=timeouts,
@@ -306,6 +324,10 @@ class Endpoint:
         # Outside of the handler: the first error would only repeat the second.
         raise failure
 
+    def _is_deadline(self, timeouts: HttpTimeouts) -> bool:
+        """Whether the total limit is what the context's deadline left."""
+        return timeouts is not self._timeouts
+
     def explain(
         self, error: ProviderError, timeouts: HttpTimeouts
     ) -> ExecutionKitError:
@@ -316,7 +338,7 @@ class Endpoint:
             error.args = (f"Transport failure: {said}",)
             return error
         said = said.partition("; raise")[0]
-        if limit == "total" and timeouts is not self._timeouts:
+        if limit == "total" and self._is_deadline(timeouts):
             return DeadlineExceededError(f"{said}; the deadline of the context set it")
         return ProviderTimeoutError(
             f"Transport failure: {said}; raise `{_SETTINGS[limit]}` of the provider if "

@@ -209,7 +209,7 @@ class BaseTransport(Generic[_ClientT]):
         return reader
 
     async def _start_twice(self, client: _ClientT, call: Call) -> RawResponse:
-        attempt = Attempt(call, self._tally)
+        attempt = Attempt(call, self._tally, fresh=call.once)
         try:
             return await self._start(client, call, attempt)
         except (LimitReachedError, LLMError):

@@ -90,6 +90,9 @@ class Call:
     scope: asyncio.Timeout
     """Runs while the request is sent, and while `send` reads the body."""
 
+    once: bool = False
+    """See `HttpRequest.once`."""
+
     aborted: bool = False
     """Whether the scope was ended because the transport was closed."""
 
@@ -160,6 +163,7 @@ def prepare(
         clock,
         "host" in present,
         clock.timeout(timeouts.total),
+        request.once,
     )
 
 

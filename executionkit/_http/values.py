@@ -74,6 +74,10 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
 
+    once: bool = False
+    """Whether it must not be sent twice, not even when the server seems to have closed a
+    connection that was kept alive: it goes over a new one."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", freeze_mapping(self.headers))
 

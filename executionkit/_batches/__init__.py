@@ -1,0 +1,1 @@
+"""Batches of requests: values, the two services, submitting, waiting, collecting."""

@@ -1,0 +1,182 @@
+"""Before the upload: the checks. After it: which batch it made."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from executionkit._arguments import shown
+from executionkit._batches.asking import MAX_SUBMITS, Patience, passes
+from executionkit._batches.values import BatchClient, BatchRequest, BatchState
+from executionkit._clock import get_clock
+from executionkit.errors import ExecutionKitError, RateLimitError
+
+__all__ = ("Job", "checked", "encoded", "submit")
+
+_SETTLE: Final = 10.0
+"""Seconds after which a service lists a batch that it has made."""
+
+_LOOKS: Final = 4
+
+_OVERLOADED: Final = 529
+"""The status of a server that has not begun to work on a request."""
+
+
+class Job(NamedTuple):
+    """Requests that were checked."""
+
+    ids: tuple[str, ...]
+    by_id: Mapping[str, BatchRequest]
+
+
+def checked(client: BatchClient, requests: Iterable[BatchRequest]) -> Job:
+    """The requests, when one batch can hold them.
+
+    Raises:
+        TypeError: When one is no `BatchRequest`.
+        ValueError: When there are none, or too many, or an id is empty, too long, has
+            wrong characters, or occurs twice.
+    """
+    limits = client.limits
+    allowed = limits.id_characters
+    pattern = None if allowed is None else re.compile(f"{allowed}+")
+    by_id: dict[str, BatchRequest] = {}
+    given: Iterable[Any] = requests
+    for number, request in enumerate(given, 1):
+        if not isinstance(request, BatchRequest):
+            msg = f"request {number} must be a `BatchRequest`, got {shown(request)}"
+            raise TypeError(msg)
+        name = request.custom_id
+        problem = ""
+        if not name.strip():
+            problem = "is empty"
+        elif len(name) > limits.max_id_chars:
+            problem = f"has {len(name)} characters; {limits.max_id_chars} are allowed"
+        elif pattern is not None and not pattern.fullmatch(name):
+            problem = f"has characters outside of {allowed}"
+        elif name in by_id:
+            problem = "is used twice; give each request an id of its own"
+        if problem:
+            msg = f"`custom_id` {shown(name)} of request {number} {problem}"
+            raise ValueError(msg)
+        if number > limits.max_requests:
+            msg = f"a batch takes at most {limits.max_requests} requests; split them up"
+            raise ValueError(msg)
+        by_id[name] = request
+    if not by_id:
+        msg = "there are no requests to make a batch of; give a non-empty list"
+        raise ValueError(msg)
+    return Job(tuple(by_id), by_id)
+
+
+def encoded(client: BatchClient, job: Job) -> list[bytes]:
+    """The requests as they are uploaded.
+
+    Raises:
+        TypeError, ValueError: When one cannot be sent, or all are too large together.
+    """
+    lines: list[bytes] = []
+    size = 0
+    for request in job.by_id.values():
+        lines.append(client.encode(request))
+        size += len(lines[-1]) + 1
+        if size > client.limits.max_bytes:
+            msg = (
+                f"the requests are larger than {client.limits.max_bytes} bytes, the most "
+                f"for one batch, from {request.custom_id!r} (number {len(lines)}) on; "
+                "split them up"
+            )
+            raise ValueError(msg)
+    return lines
+
+
+async def submit(
+    client: BatchClient, lines: Sequence[bytes], *, key: str, patience: Patience
+) -> BatchState:
+    """Make one batch, and never a second one.
+
+    An answer that got lost may have made a batch. So before it is tried again, the
+    service is asked for it: by `key` where it keeps one, else for a batch that looks
+    like it; one that only looks like it is not taken, but named in the error.
+
+    Raises:
+        ExecutionKitError: When there is no batch, or none that is known. With
+            `metadata["in_doubt"]` there may be one, of the `metadata["candidates"]`.
+    """
+    failures = 0
+    while True:
+        since = get_clock().wall()
+        try:
+            return await client.create(lines, key=key)
+        except ExecutionKitError as exc:
+            failure = exc
+        except asyncio.CancelledError as exc:
+            exc.add_note(
+                f"the batch of the key {key!r} may have been made all the same; look "
+                "for it with the client's `find`, or at the service's list"
+            )
+            raise
+        failures += 1
+        if not passes(failure) or failures >= MAX_SUBMITS:
+            failure.attempts = max(failure.attempts, failures)
+            if _may_exist(failure):
+                _doubt(failure, ())
+            raise failure
+        await patience.pause(patience.backoff(failures, failure), failure)
+        if _may_exist(failure):
+            found = await _look(client, lines, key, since, failure, patience)
+            if found is not None:
+                return found
+
+
+async def _look(
+    client: BatchClient,
+    lines: Sequence[bytes],
+    key: str,
+    since: float,
+    failure: ExecutionKitError,
+    patience: Patience,
+) -> BatchState | None:
+    """The batch that a lost answer made; None when there is none."""
+    clock = get_clock()
+    settled = clock.monotonic() + _SETTLE
+    while True:
+        try:
+            found = await client.find(key=key, requests=len(lines), since=since)
+        except ExecutionKitError as exc:
+            failure.add_note(f"whether it was made could not be looked up: {exc}")
+            _doubt(failure, ())
+            raise failure from exc
+        if found and client.finds_by_key:
+            return found[0]
+        if found:
+            _doubt(failure, found)
+            raise failure
+        if clock.monotonic() >= settled:
+            return None
+        await patience.pause(_SETTLE / _LOOKS, failure)
+
+
+def _may_exist(failure: ExecutionKitError) -> bool:
+    """Whether a batch may have been made all the same."""
+    if failure.metadata.get("created") is False or not passes(failure):
+        return False
+    overloaded = failure.metadata.get("status") == _OVERLOADED
+    never_sent = failure.metadata.get("limit") == "connect"
+    return not (isinstance(failure, RateLimitError) or overloaded or never_sent)
+
+
+def _doubt(failure: ExecutionKitError, found: Sequence[BatchState]) -> None:
+    names = ", ".join(f"`{state.id}`" for state in found)
+    known = f"it may be {names}" if names else "look at the service's list"
+    failure.metadata |= {
+        "in_doubt": True,
+        "candidates": tuple(state.id for state in found),
+    }
+    failure.retries_exhausted = True
+    failure.add_note(
+        f"the batch may have been made all the same: {known}; pass the right one as "
+        "`batch_id`, and submit again only when there is none"
+    )
