@@ -685,6 +685,25 @@ class TestOutput:
         assert read_jsonl(text) == report
         assert compare_reports(report, read_jsonl(text)).difference == 0
 
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            float("nan"),
+            float("-inf"),
+            pytest.param(10**5000, id="big"),
+            b"x",
+            {1: {b"k": 2}},
+            {(1, 2): 3},
+            "\ud800",
+        ],
+    )
+    async def test_a_report_is_written_whatever_its_facts_are(self, odd: Any) -> None:
+        cases = [EvalCase("a", lambda: 1, lambda _value: True, {"odd": odd})]
+        report = await run_eval_suite(cases)
+        for line in report.to_jsonl().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+        assert read_jsonl(report.to_jsonl()).results[0].passed
+
     async def test_junit_is_what_ci_systems_read(self) -> None:
         report = await self.report()
         root = ET.fromstring(report.to_junit(name="smoke"))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._evals.values import EvalReport, EvalResult, TrialResult
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ("read_jsonl", "to_jsonl", "to_junit")
+
+_MOST_BITS: Final = 4096
+"""Of a number; longer ones cannot be written in decimals, or not quickly."""
 
 # What XML 1.0 cannot hold, not even as a reference.
 _NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -39,9 +43,27 @@ def to_jsonl(report: EvalReport) -> str:
         }
     )
     return "".join(
-        json.dumps(thaw(redact_value(row)), ensure_ascii=True, default=str) + "\n"
+        json.dumps(_plain(redact_value(row)), ensure_ascii=True, allow_nan=False) + "\n"
         for row in rows
     )
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it; what it does not have as text, so that nothing is lost."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _MOST_BITS else hex(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, frozenset, set)):
+        return [_plain(item) for item in value]
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a text of the caller's own making
+        return type(value).__name__
 
 
 def _row(result: EvalResult) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Suite:
         except BaseException:
             report_lost_cost(self._tracker.to_usage())
             raise
-        return self._report(min_accuracy)
+        return self.report(min_accuracy)
 
     async def _run_trials(self) -> None:
         trials, limit = self._settings.trials, self._settings.max_concurrency
@@ -142,7 +142,15 @@ class Suite:
                 self._is_deaf = True
                 _log.warning("the callback `on_progress` failed: %s", describe(exc))
 
-    def _report(self, min_accuracy: float | None) -> EvalReport:
+    def report(
+        self, min_accuracy: float | None, *, stopped: StopReason = ""
+    ) -> EvalReport:
+        """What has come of it up to now.
+
+        Args:
+            min_accuracy: The accuracy that is enough.
+            stopped: Why it goes no further, when somebody else has stopped it.
+        """
         done: list[EvalResult] = []
         partial: list[EvalResult] = []
         not_run: list[str] = []
@@ -160,7 +168,7 @@ class Suite:
             cost=self._tracker.to_usage(),
             partial=tuple(partial),
             not_run=tuple(not_run),
-            stopped=self._stopped,
+            stopped=stopped or self._stopped,
         )
 
 

@@ -28,8 +28,9 @@ Check: TypeAlias = Callable[[Any], Any]
 text rejects and is the reason, any other false value rejects. A `PatternResult` (of a
 model that judges) counts as its `value`, and its cost is added up."""
 
-StopReason: TypeAlias = Literal["", "budget", "deadline"]
-"""Why a suite was not run to its end; empty when it was."""
+StopReason: TypeAlias = Literal["", "budget", "deadline", "cancelled"]
+"""Why a suite was not run to its end; empty when it was. The command line writes what
+was done when it is `cancelled`, by Ctrl-C."""
 
 
 def _check_name(kind: str, name: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,7 +16,7 @@ from executionkit.engine.schema import SchemaError, compile_schema
 
 if TYPE_CHECKING:
     from executionkit.cli._job import Job
-    from executionkit.evals import EvalCase, EvalProgress, EvalReport
+    from executionkit.evals import EvalCase, EvalComparison, EvalProgress, EvalReport
 
 __all__ = ("run_eval",)
 
@@ -43,7 +44,24 @@ def run_eval(job: Job) -> Coroutine[Any, Any, int]:
     baseline = None
     if job["baseline"] is not None:
         baseline = read_jsonl(read_text(job["baseline"]))
+        _check_pairs([row[0] for row in rows], baseline)
     return _run(job, provider, rows, baseline)
+
+
+def _check_pairs(names: list[str], baseline: EvalReport) -> None:
+    """Refuse, before anything is paid, what could not be compared afterwards.
+
+    Raises:
+        UsageError: When there are no pairs, or names that make several.
+    """
+    before = [result.name for result in baseline.results]
+    twice = [name for name in names if names.count(name) + before.count(name) > 2]
+    if twice:
+        msg = f"cases are compared by name, and {twice[0]!r} occurs more than once"
+        raise UsageError(msg)
+    if not set(names) & set(before):
+        msg = "the report of `--baseline` has none of these cases; names are compared"
+        raise UsageError(msg)
 
 
 def _rows(text: str) -> list[tuple[str, str, _Check, dict[str, Any]]]:
@@ -185,31 +203,40 @@ _MAKERS: Final[dict[str, Callable[[Any], _Check]]] = {
 async def _run(
     job: Job, provider: Any, rows: list[Any], baseline: EvalReport | None
 ) -> int:
+    from executionkit._evals.run import Settings, Suite
     from executionkit.cli._progress import Progress
-    from executionkit.evals import run_eval_suite
 
     options = call_options(job)
     budget = options.pop("max_cost")
     options.pop("trace")
-    done = 0
+    done = failed = 0
     total = len(rows) * job["trials"]
     job.meter.done = lambda: f"{done} of {total} trials done"
     with Progress(job.console, job.meter, total) as progress:
 
         def tell(now: EvalProgress) -> None:
-            nonlocal done
+            nonlocal done, failed
             done = now.done
-            progress.show(done, 0)
+            failed += not now.trial.passed
+            progress.show(done, failed)
 
+        settings = Settings(
+            trials=job["trials"],
+            max_concurrency=job["concurrency"],
+            timeout=None,
+            max_cost=budget,
+            seed=0,
+            on_progress=tell,
+        )
         async with asking(job, provider) as ready:
-            report = await run_eval_suite(
-                [_case(ready, options, *row) for row in rows],
-                min_accuracy=job["min_accuracy"],
-                trials=job["trials"],
-                max_concurrency=job["concurrency"],
-                max_cost=budget,
-                on_progress=tell,
-            )
+            suite = Suite([_case(ready, options, *row) for row in rows], settings)
+            try:
+                report = await suite.run(job["min_accuracy"])
+            except asyncio.CancelledError:
+                if done:  # what was paid is not thrown away
+                    least = job["min_accuracy"]
+                    _write(job, suite.report(least, stopped="cancelled"), None)
+                raise
     _write(job, report, baseline)
     return Exit.OK if report.accuracy_passed else Exit.FAILED
 
@@ -232,10 +259,8 @@ def _case(
 
 
 def _write(job: Job, report: EvalReport, baseline: EvalReport | None) -> None:
-    from executionkit.evals import compare_reports
-
     console = job.console
-    compared = None if baseline is None else compare_reports(baseline, report)
+    compared = None if baseline is None else _compared(job, baseline, report)
     kind = job["format"]
     if kind == "text":
         text = _text(report, job.meter.words(report.cost))
@@ -269,6 +294,18 @@ def _write(job: Job, report: EvalReport, baseline: EvalReport | None) -> None:
         console.note(report.summary())
     if compared is not None:
         console.note(compared.summary())
+
+
+def _compared(
+    job: Job, baseline: EvalReport, report: EvalReport
+) -> EvalComparison | None:
+    from executionkit.evals import compare_reports
+
+    try:
+        return compare_reports(baseline, report)
+    except ValueError as exc:  # it was stopped before any pair was there
+        job.console.note(f"not compared: {exc}")
+        return None
 
 
 def _text(report: EvalReport, cost: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,103 @@ def test_reports_are_written_and_compared(
     write("cases.jsonl", CASES[:2])
     done = invoke("eval", "cases.jsonl", *MOCK, "--baseline", "first.jsonl", "--json")
     assert json.loads(done.stdout)["compared"]["improved"] == ["words"]
+
+
+@pytest.mark.req("cli.eval-paid")
+@pytest.mark.parametrize(
+    ("cases", "words"),
+    [
+        ([{**CASES[0], "name": "new"}], "none of these"),
+        ([CASES[0]] * 2, "more than once"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_any_call(
+    invoke: Callable[..., Any], write: Any, cases: Any, words: str
+) -> None:
+    write("cases.jsonl", CASES[:1])
+    assert invoke("eval", "cases.jsonl", *MOCK, "-f", "jsonl", "-o", "b").exit_code == 0
+    write("cases.jsonl", cases)
+    done = invoke("eval", "cases.jsonl", *MOCK, "--baseline", "b", "-o", "out")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+@pytest.mark.req("cli.eval-paid")
+def test_a_suite_that_was_stopped_is_written_though_nothing_can_be_compared(
+    invoke: Callable[..., Any], write: Any
+) -> None:
+    write("cases.jsonl", CASES[:2])
+    assert invoke("eval", "cases.jsonl", *MOCK, "-f", "jsonl", "-o", "b").exit_code == 0
+    done = invoke(
+        *("eval", "cases.jsonl", *MOCK, "--baseline", "b", "-c", "1"),
+        *("--trials", "3", "--max-calls", "2"),
+    )
+    assert done.exit_code == 1
+    assert "stopped (budget) with 2 cases left" in done.stdout
+    assert "not compared" in done.stderr
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+
+import executionkit.cli._evaluate as module
+from executionkit import LLMResponse
+from executionkit.cli import main
+from executionkit.cli._replay import ReplayProvider
+
+
+class Provider(ReplayProvider):
+    asked = 0
+
+    async def complete(self, messages, **options):
+        self.asked += 1
+        if self.asked == 4:  # one by one: three trials have ended
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        return LLMResponse(messages[-1]["content"])
+
+
+module.provider_of = lambda job: Provider([])
+sys.exit(main(["eval", "cases.jsonl", "--trials", "2", "-c", "1", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.req("cli.eval-paid")
+def test_an_interrupted_eval_writes_what_was_done(
+    program: Any, write: Any, folder: Path
+) -> None:
+    write("cases.jsonl", [{"name": n, "prompt": n, "equals": n} for n in "abcd"])
+    program.command = [sys.executable, "-c", INTERRUPTED]
+    done = program.run("-f", "jsonl", "-o", "out.jsonl")
+    assert done.returncode == 130
+    assert done.stderr.endswith(
+        "executionkit: interrupted; 3 of 8 trials done; 4 calls, 0 tokens in, "
+        "0 tokens out\n"
+    )
+    report = read_jsonl((folder / "out.jsonl").read_text())
+    assert [result.name for result in report.results] == ["a"]
+    assert [len(result.trials) for result in report.partial] == [1]
+    assert report.not_run == ("c", "d")
+    assert report.stopped == "cancelled"
+    assert not report.accuracy_passed
+    done = program.run("-f", "junit")
+    suite = ET.fromstring(done.stdout)
+    assert (suite.get("tests"), suite.get("skipped")) == ("4", "3")
+
+
+@pytest.mark.req("cli.eval-paid")
+def test_an_eval_that_did_nothing_replaces_no_report(
+    program: Any, write: Any, folder: Path
+) -> None:
+    write("cases.jsonl", CASES)
+    (folder / "out.jsonl").write_text("mine")
+    program.command = [
+        sys.executable,
+        "-c",
+        INTERRUPTED.replace("asked == 4", "asked == 1"),
+    ]
+    assert program.run("-o", "out.jsonl").returncode == 130
+    assert (folder / "out.jsonl").read_text() == "mine"
 
 
 @pytest.mark.req("cli.eval")
