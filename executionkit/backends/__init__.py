@@ -56,10 +56,12 @@ def open_backend(url: str) -> StateBackend:
     """The store at `url`.
 
     Args:
-        url: `memory://`: in this process, gone with it. Each call gives a new store.
+        url: `memory://`: in this process, gone with it; each call gives a new store.
+            `redis://host:6379/0`, `rediss://...`, `unix:///path`: on a Redis server,
+            shared by all who open it; see `executionkit.backends.redis`.
 
     Raises:
-        ValueError: For an address of another kind.
+        ValueError: For an address of another kind, or one that cannot be read.
     """
     scheme, mark, rest = url.partition("://")
     if mark and scheme.lower() == "memory":
@@ -67,14 +69,11 @@ def open_backend(url: str) -> StateBackend:
             msg = f"`url` {url!r}: memory has no address; use 'memory://'"
             raise ValueError(msg)
         return MemoryBackend()
-    if scheme.lower() in {"redis", "rediss"}:
-        msg = (
-            f"`url` {scheme}://...: Redis stores are not part of this version; use "
-            "'memory://', or give an object of yours with the methods of "
-            "`executionkit.backends.CacheBackend`"
-        )
-        raise ValueError(msg)
+    if mark and scheme.lower() in {"redis", "rediss", "unix", "redis+unix"}:
+        from executionkit.backends.redis import RedisBackend
+
+        return RedisBackend(url)
     # Not the whole address: it may hold a password.
     shown = f"{scheme}://..." if mark else repr(url[:40])
-    msg = f"`url` {shown} is of no known kind; use 'memory://'"
+    msg = f"`url` {shown} is of no known kind; use 'memory://' or 'redis://host:6379/0'"
     raise ValueError(msg)

@@ -266,7 +266,7 @@ async def test_memory_is_opened_by_its_address_and_forgets_when_closed() -> None
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("redis://:secret@host", "not part of this version"),
+        ("redis://:secret@host:x", "cannot be read"),
         ("memory://host", "memory has no address"),
         ("ftp://u:secret@host", "no known kind"),
         ("memory", "no known kind"),

@@ -1,0 +1,1 @@
+"""Inside of the Redis stores: the connection, the scripts, and a store per protocol."""
