@@ -32,6 +32,7 @@ from executionkit.errors import (
     ApprovalInvalidError,
     ApprovalPendingError,
 )
+from executionkit.observability import note_wait
 
 __all__ = (
     "PARKED",
@@ -236,6 +237,14 @@ class ApprovalGate:
             ValueError: When there is a store, and the request cannot be kept in it.
             Exception: What the callback raised.
         """
+        clock = get_clock()
+        began = clock.monotonic()
+        try:
+            return await self._request(request, effect)
+        finally:
+            note_wait("approval", clock.monotonic() - began)
+
+    async def _request(self, request: ApprovalRequest, effect: str) -> ApprovalDecision:
         asked = replace(request, id=new_id(), run_id=self._run_of(request))
         if self._store is None:
             return await self._asker.ask(asked)

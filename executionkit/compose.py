@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -25,6 +26,7 @@ from executionkit.errors import (
 )
 from executionkit.patterns._call import known_secrets
 from executionkit.patterns._failures import first_of_group
+from executionkit.patterns._pattern_trace import watched
 from executionkit.types import PatternResult, TokenUsage, thaw
 
 if TYPE_CHECKING:
@@ -89,10 +91,11 @@ async def pipe(
     known = frozenset().union(*(_named(step) for step in steps))
     result: PatternResult[Any] = PatternResult(prompt)
     text = prompt
-    for step in steps:
-        kwargs = _kwargs_for(step, shared_kwargs, known)
-        result = await run.step(step, provider, text, kwargs)
-        text = _as_prompt(result.value)
+    async with watched("pipe", shared_kwargs.get("trace"), run) or nullcontext():
+        for step in steps:
+            kwargs = _kwargs_for(step, shared_kwargs, known)
+            result = await run.step(step, provider, text, kwargs)
+            text = _as_prompt(result.value)
     merged = {
         **result.metadata,
         "step_count": len(steps),
@@ -134,6 +137,10 @@ class _Pipe:
         self.spent = TokenUsage()
         self.costs: list[TokenUsage] = []
         self.facts: list[dict[str, Any]] = []
+
+    def to_usage(self) -> TokenUsage:
+        """What the steps have cost so far."""
+        return self.spent
 
     @property
     def over_budget(self) -> bool:

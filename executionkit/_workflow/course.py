@@ -20,7 +20,7 @@ from executionkit.errors import (
     PatternError,
     StepTimeoutError,
 )
-from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.observability import Scope, TraceCallback, error_name
 from executionkit.patterns.base import calling_user
 from executionkit.types import PatternResult, TokenUsage, freeze, thaw
 
@@ -97,12 +97,20 @@ class Shared:
         """The id of a step: the same in every run of the same program."""
         return f"{self.kind}:{name}"
 
-    async def tell(self, event: str, name: str, **facts: Any) -> None:
+    def scope(self, name: str) -> Scope | None:
+        """The span of a step; None when nobody watches."""
+        if self.trace is None:
+            return None
+        return Scope(self.trace, labels={"step": name, "call_id": self.step_id(name)})
+
+    async def tell(
+        self, event: str, name: str, scope: Scope | None = None, **facts: Any
+    ) -> None:
         """Emit a trace event of a step."""
-        if self.trace is not None:
+        scope = scope or self.scope(name)
+        if scope is not None:
             payload = {"step": name, "call_id": self.step_id(name), **facts}
-            kind = f"{self.kind}_{event}"
-            await emit_trace(self.trace, TraceEvent.create(kind, payload))
+            await scope.tell(f"{self.kind}_{event}", payload)
 
 
 class Course:
@@ -120,6 +128,7 @@ class Course:
         "_context",
         "_is_called_off",
         "_node",
+        "_scope",
         "_shared",
         "at_work",
         "last_failure",
@@ -135,6 +144,7 @@ class Course:
         self._approved: Mapping[str, Any] | None = None
         self._began: float | None = None
         self._is_called_off = False
+        self._scope: Scope | None = None
         self.at_work = False
         """True while the function of the step runs; a run that stops lets it end."""
         self.last_failure: Exception | None = None
@@ -145,10 +155,15 @@ class Course:
     async def run(self) -> Any:
         """Go all the way; returns the output, deeply read-only, or `SKIPPED`."""
         shared, node = self._shared, self._node
+        self._scope = scope = shared.scope(node.name)
+        if scope is not None:
+            scope.enter()  # for good: each step has a task of its own
         with collecting_lost_cost(shared.tracker.add_usage):
             try:
                 if not await self._is_wanted():
-                    await shared.tell("skipped", node.name, reason="condition")
+                    await shared.tell(
+                        "skipped", node.name, self._scope, reason="condition"
+                    )
                     return SKIPPED
                 await self._ask()
                 return await self._outcome()
@@ -201,6 +216,7 @@ class Course:
                     node.retry or _ONCE,
                     deadline=deadline,
                     on_retry=self._on_retry,
+                    on_wait=None if self._scope is None else self._scope.waited,
                 )
         except Exception as exc:
             if not isinstance(exc, ApprovalPendingError):
@@ -212,41 +228,57 @@ class Course:
             raise
         if shared.trace is not None and self._began is not None:
             took = clock.monotonic() - self._began
-            await shared.tell("end", node.name, duration=took)
+            await shared.tell("end", node.name, self._scope, duration=took)
         return output
 
     async def _failed(self, exc: BaseException) -> None:
         if self._began is None:
             return  # there was no start either
         facts: dict[str, Any] = {"error_type": type(exc).__name__}
+        facts["error"] = error_name(exc)
         if isinstance(exc, ExecutionKitError):
             facts["code"] = exc.code.value
         facts["duration"] = get_clock().monotonic() - self._began
         # The callback may be the very thing that hangs: it cannot hold up the end.
         with suppress(TimeoutError):
             async with get_clock().timeout(_GRACE):
-                await self._shared.tell("error", self._node.name, **facts)
+                await self._shared.tell("error", self._node.name, self._scope, **facts)
 
     async def _on_retry(self, attempt: int, exc: Exception, delay: float) -> None:
         facts = {"attempt": attempt, "delay": delay, "error_type": type(exc).__name__}
-        await self._shared.tell("retry", self._node.name, **facts)
+        await self._shared.tell("retry", self._node.name, self._scope, **facts)
 
-    async def _attempt(self, _number: int) -> Any:
-        shared = self._shared
+    async def _attempt(self, number: int) -> Any:
+        shared, scope = self._shared, self._scope
+        now = get_clock().monotonic
+        asked = began = now()
         await shared.enter()
+        if scope is not None:
+            scope.waited("slot", now() - asked)
         self.at_work = True
         try:
-            if shared.is_closed:
-                self._is_called_off = True
-                raise asyncio.CancelledError
-            if self._began is None:
-                self._began = get_clock().monotonic()
-                await shared.tell("start", self._node.name)
+            await self._begin()
+            began = now()
             shared.tracker.has_room(shared.budget)  # raises when nothing is left
-            return await self._booked()
+            output = await self._booked()
+        except Exception as exc:
+            if scope is not None and self._node.retry is not None:
+                await scope.tell_attempt(number, now() - began, error_name(exc))
+            raise
         finally:
             self.at_work = False
             shared.leave()
+        if scope is not None and number > 1:
+            await scope.tell_attempt(number, now() - began)
+        return output
+
+    async def _begin(self) -> None:
+        if self._shared.is_closed:
+            self._is_called_off = True
+            raise asyncio.CancelledError
+        if self._began is None:
+            self._began = get_clock().monotonic()
+            await self._shared.tell("start", self._node.name, self._scope)
 
     async def _booked(self) -> Any:
         tracker = self._shared.tracker

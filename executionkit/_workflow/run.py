@@ -125,7 +125,11 @@ class StepsRun:
         def metadata() -> dict[str, Any]:
             return {**self.facts(), **more_facts()}
 
-        async with spending(self._shared.tracker, metadata=metadata):
+        shared = self._shared
+        name = shared.kind.removesuffix("_step")
+        async with spending(
+            shared.tracker, metadata=metadata, pattern=name, trace=shared.trace
+        ):
             try:
                 await self._dispatch()
                 while self._live:

@@ -27,6 +27,7 @@ __all__ = (
     "Attempts",
     "BeforeAttempt",
     "OnRetry",
+    "OnWait",
     "refund_of",
     "say_sent",
 )
@@ -39,6 +40,10 @@ by raising."""
 
 OnRetry: TypeAlias = "Callable[[int, Exception, float], Awaitable[Any] | None]"
 """Called before a pause: the number of the failed attempt, its error, the seconds."""
+
+OnWait: TypeAlias = "Callable[[str, float], object]"
+"""Called after a wait with its reason (`"permit"`, `"backoff"`, or `"retry_after"` for
+a pause that the server asked for) and its seconds."""
 
 NEVER_RETRIED: Final = frozenset(
     {
@@ -81,8 +86,10 @@ class Attempts:
         "_clock",
         "_config",
         "_deadline",
+        "_is_asked_for",
         "_kinds",
         "_on_retry",
+        "_on_wait",
         "_random",
         "_sent",
         "number",
@@ -96,6 +103,7 @@ class Attempts:
         deadline: float | None = None,
         before_attempt: BeforeAttempt | None = None,
         on_retry: OnRetry | None = None,
+        on_wait: OnWait | None = None,
     ) -> None:
         self._config = config
         self._clock = clock or get_clock()
@@ -103,6 +111,8 @@ class Attempts:
         self._deadline = deadline
         self._before_attempt = before_attempt
         self._on_retry = on_retry
+        self._on_wait = on_wait
+        self._is_asked_for = False
         self._sent = 0
         self._kinds: dict[ErrorCode, int] = {}
         self.number = 0
@@ -135,7 +145,9 @@ class Attempts:
             outcome = self._on_retry(self.number, exc, delay)
             if inspect.isawaitable(outcome):
                 await outcome
+        began = self._clock.monotonic()
         await self._clock.sleep(delay)
+        self._tell_wait("retry_after" if self._is_asked_for else "backoff", began)
         try:
             await self._permit()
         except DeadlineExceededError:
@@ -152,8 +164,10 @@ class Attempts:
             raise DeadlineExceededError(msg)
         if strategy is None:
             return
+        began = self._clock.monotonic()
         if left is None:
             await strategy.acquire()
+            self._tell_wait("permit", began)
             return
         try:
             await _acquire_within(strategy, left)
@@ -165,6 +179,11 @@ class Attempts:
             error = DeadlineExceededError(msg)
             error.retry_after = exc.retry_after
             raise error from exc
+        self._tell_wait("permit", began)
+
+    def _tell_wait(self, reason: str, began: float) -> None:
+        if self._on_wait is not None:
+            self._on_wait(reason, self._clock.monotonic() - began)
 
     async def _check(self) -> None:
         """The last word before dispatch: nothing is awaited between it and the call."""
@@ -225,6 +244,7 @@ class Attempts:
                     f"the wait of {hint:g}s is over `max_delay={config.max_delay:g}`",
                 )
                 return None
+        self._is_asked_for = hint > delay
         delay = max(delay, hint)
         left = self._left()
         if left is not None and delay >= left:

@@ -20,6 +20,7 @@ from executionkit.engine._attempts import (
     Attempts,
     BeforeAttempt,
     OnRetry,
+    OnWait,
 )
 from executionkit.engine._checks import check_int, check_number
 from executionkit.errors import ExecutionKitError, ProviderError, RateLimitError
@@ -33,6 +34,7 @@ __all__ = (
     "NEVER_RETRIED",
     "BeforeAttempt",
     "OnRetry",
+    "OnWait",
     "RateLimitStrategy",
     "RetryBudget",
     "RetryConfig",
@@ -236,6 +238,7 @@ async def run_with_retry(
     deadline: float | None = None,
     before_attempt: BeforeAttempt | None = None,
     on_retry: OnRetry | None = None,
+    on_wait: OnWait | None = None,
 ) -> T:
     """Run `attempt(1)`, `attempt(2)`, ... until one succeeds or none makes sense.
 
@@ -262,10 +265,11 @@ async def run_with_retry(
         before_attempt: Called after the permit was had, right before each attempt; the
             permit is given back when it raises.
         on_retry: Called before each pause.
+        on_wait: Called after each wait, for a permit or of a pause.
 
     Raises:
         DeadlineExceededError: When not even the first attempt can start in time.
     """
-    run = Attempts(config, clock, random, deadline, before_attempt, on_retry)
+    run = Attempts(config, clock, random, deadline, before_attempt, on_retry, on_wait)
     await run.first_attempt()
     return await run.go_on(attempt)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit._llm import LLMResponse
-from executionkit.calls import new_id
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
     Budget,
     CostTracker,
     Reservation,
     estimate_tokens,
-    response_usage,
 )
-from executionkit.engine._attempts import Attempts
+from executionkit.engine._attempts import Attempts, OnWait
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
 from executionkit.errors import (
     BadResponseError,
@@ -28,23 +25,18 @@ from executionkit.errors import (
     ExecutionKitError,
     RequestTooLargeError,
 )
-from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.patterns._call_trace import CallTrace
 from executionkit.patterns._failures import lost_connection, names_itself, own_failure
 from executionkit.patterns._paced import PacedRoom
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
+    from executionkit.observability import TraceCallback
     from executionkit.types import TokenUsage
 
 __all__ = ("ModelCall", "checked_complete", "known_secrets")
 
-_GRACE: Final = 1.0
-"""Seconds that a call whose time is over waits for its trace callback."""
-
 _NO_LIMIT: Final = (None, None)
-
-# Nothing may be awaited any more when one of these ends a coroutine.
-_FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 async def checked_complete(
@@ -108,8 +100,6 @@ class ModelCall:
     """One logical model call: what its attempts share."""
 
     __slots__ = (
-        "_began",
-        "_call_id",
         "_cut",
         "_held",
         "_kwargs",
@@ -121,7 +111,7 @@ class ModelCall:
         "_retry",
         "_sends",
         "_sent",
-        "_trace",
+        "_told",
         "_tracker",
     )
 
@@ -138,10 +128,11 @@ class ModelCall:
         self._messages = messages
         self._tracker = tracker
         self._limits = limits
-        self._trace = trace
         self._kwargs = kwargs
-        self._call_id = "" if trace is None else new_id()
-        self._began = 0.0
+        self._told: CallTrace | None = None
+        if trace is not None:
+            secrets = known_secrets(provider)
+            self._told = CallTrace(provider, kwargs, tracker, trace, secrets)
         self._held: Reservation | None = None
         self._last: BaseException | None = None
         self._cut = False
@@ -201,16 +192,23 @@ class ModelCall:
                 deadline=deadline,
                 before_attempt=self.reserve,
                 on_retry=self.on_retry,
+                on_wait=self.on_wait(),
             )
         # The way of nearly all calls: what retrying needs is made by the first failure.
-        if self._trace is None and self._limits.unlimited:
+        if self._told is None and self._limits.unlimited:
             self._held = self._tracker.admit_now(self._limits)
         else:
             await self.reserve(1)
         try:
             return await self.attempt(1)
         except Exception as exc:
-            course = Attempts(config, None, None, deadline, self.reserve, self.on_retry)
+            course = Attempts(
+                config,
+                deadline=deadline,
+                before_attempt=self.reserve,
+                on_retry=self.on_retry,
+                on_wait=self.on_wait(),
+            )
             course.number = 1
             if not await course.next_attempt(exc):
                 raise
@@ -236,18 +234,17 @@ class ModelCall:
     async def admit(self, number: int) -> Reservation:
         """Reserve room for attempt `number` (from 1) and report its start."""
         self._refuse_if_large()
+        began = 0.0 if self._told is None else get_clock().monotonic()
         held = await self._tracker.admit(
             self._limits,
             input_tokens=self._sends,
             output_tokens=self._makes,
             moment="before dispatch" if number == 1 else "before retry dispatch",
         )
-        if self._trace is not None:
-            self._began = get_clock().monotonic()
+        if self._told is not None:
+            self._told.scope.waited("permit", get_clock().monotonic() - began)
             try:
-                await self._emit("llm_call_start", attempt=number)
-                # What the callback took is none of the attempt.
-                self._began = get_clock().monotonic()
+                await self._told.started(number)
             except BaseException as exc:
                 held.refund()
                 self._cut = True
@@ -289,7 +286,7 @@ class ModelCall:
         else:
             held.settle_reply(response)
             if isinstance(response, LLMResponse):
-                if self._trace is not None:
+                if self._told is not None:
                     await self.ended(number, response)
                 return response
             msg = (
@@ -314,64 +311,27 @@ class ModelCall:
 
     async def failed(self, number: int, exc: BaseException) -> None:
         """Report that attempt `number` ended with `exc`."""
-        if self._trace is None or isinstance(exc, _FATAL):
-            return
-        facts = {"attempt": number, "duration": self._took(), **_named(exc)}
-        if isinstance(exc, asyncio.CancelledError):
-            await self._emit_briefly("llm_call_error", **facts)
-        else:
-            await self._emit("llm_call_error", **facts)
+        if self._told is not None:
+            await self._told.failed(number, exc)
 
     async def refused(self, exc: BaseException) -> None:
         """Report that a request was not sent because of `exc`."""
-        if self._trace is not None:
-            await self._emit_briefly("llm_call_refused", **_named(exc))
+        if self._told is not None:
+            await self._told.refused(exc)
 
     async def ended(self, number: int, response: LLMResponse, **facts: Any) -> None:
         """Report that attempt `number` was answered."""
-        if self._trace is None:
-            return
-        usage = response_usage(response)
-        await self._emit(
-            "llm_call_end",
-            attempt=number,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            content=response.content,
-            duration=self._took(),
-            **facts,
-        )
+        if self._told is not None:
+            await self._told.ended(number, response, facts)
 
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
         """Report the pause after attempt `number`."""
-        if self._trace is not None:
-            await self._emit(
-                "llm_call_retry", attempt=number, delay=delay, **_named(exc)
-            )
+        if self._told is not None:
+            await self._told.on_retry(number, exc, delay)
 
-    def _took(self) -> float:
-        return get_clock().monotonic() - self._began
-
-    async def _emit_briefly(self, kind: str, **payload: Any) -> None:
-        # The callback may be the very thing that hangs: it cannot hold up the end.
-        with suppress(TimeoutError):
-            async with get_clock().timeout(_GRACE):
-                await self._emit(kind, **payload)
-
-    async def _emit(self, kind: str, **payload: Any) -> None:
-        payload["call_id"] = self._call_id
-        payload["cost"] = self._tracker.to_usage()
-        await emit_trace(
-            self._trace,
-            TraceEvent.create(kind, payload),
-            secrets=known_secrets(self._provider),
-        )
-
-
-def _named(exc: BaseException) -> dict[str, Any]:
-    """What a failure is called; only errors of this library have a code."""
-    code = str(exc.code) if isinstance(exc, ExecutionKitError) else None
-    return {"error_type": type(exc).__name__, "error_code": code}
+    def on_wait(self) -> OnWait | None:
+        """Takes waits; None when nobody watches."""
+        return None if self._told is None else self._told.scope.waited
 
 
 def _max_output(provider: object, kwargs: Mapping[str, Any]) -> int:

@@ -235,7 +235,11 @@ class _Stream(AsyncIterator[str]):
         if self._source is not None:
             return await anext(self._source, None)
         return await run_with_retry(
-            self._first, self._retry, deadline=self._due, on_retry=self._call.on_retry
+            self._first,
+            self._retry,
+            deadline=self._due,
+            on_retry=self._call.on_retry,
+            on_wait=self._call.on_wait(),
         )
 
     async def _next_in_time(self) -> str | None:

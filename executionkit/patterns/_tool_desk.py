@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from executionkit._clock import get_clock
 from executionkit.approval import ApprovalGate, ApprovalRequest
@@ -26,7 +25,7 @@ from executionkit.errors import (
     ToolProcessorError,
     ToolTimeoutError,
 )
-from executionkit.observability import TraceCallback, TraceEvent, emit_trace
+from executionkit.observability import Scope, TraceCallback
 from executionkit.patterns._approved import (
     changed_call,
     pending_error,
@@ -34,7 +33,8 @@ from executionkit.patterns._approved import (
     tell_of_change,
 )
 from executionkit.patterns._call_limits import CallLimits
-from executionkit.patterns._tool_call import GRACE_SECONDS, ToolRun, stop_runs
+from executionkit.patterns._desk_trace import DeskTrace
+from executionkit.patterns._tool_call import ToolRun, stop_runs
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.types import thaw
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from executionkit.patterns._react_round import Round
 
 __all__ = ("ToolDesk",)
-
-_BLOCKED: Final = frozenset({ErrorCode.APPROVAL_DENIED, ErrorCode.APPROVAL_PENDING})
 
 
 class ToolDesk:
@@ -159,39 +157,32 @@ class ToolDesk:
             raise
 
     async def _one_in_slot(self, work: Round, index: int) -> None:
+        if self._trace is None:
+            async with self._slots:
+                await self._one(work, index)
+            return
+        began = get_clock().monotonic()
         async with self._slots:
-            await self._one(work, index)
+            await self._one(work, index, get_clock().monotonic() - began)
 
-    async def _one(self, work: Round, index: int) -> None:
+    async def _one(self, work: Round, index: int, waited: float = 0.0) -> None:
         if self._trace is None:
             await self._decide(work, index)
             return
         call = _call_at(work, index)
+        scope = Scope(self._trace, self._secrets, {"tool_call_id": call.id})
+        scope.waited("slot", waited)
+        told = DeskTrace(scope, call)
+        scope.enter()
         try:
-            await self._emit("tool_call_start", call, arguments=self._shown(call))
+            await told.started(self._shown(call))
             await self._decide(work, index)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise  # nothing may be awaited any more
-        except asyncio.CancelledError:
-            # The callback may be the very thing that hangs: it cannot hold up the end.
-            with suppress(TimeoutError):
-                async with get_clock().timeout(GRACE_SECONDS):
-                    await self._ended(call, None, "CancelledError")
-            raise
         except BaseException as exc:
-            await self._ended(call, None, type(exc).__name__)
+            await told.failed(exc)
             raise
-        await self._ended(call, work.results[index], "")
-
-    async def _ended(
-        self, call: ToolCall, result: ToolResult | None, error: str
-    ) -> None:
-        code = None if result is None else result.error_code
-        if code is not None:
-            error = code.value
-        facts = {"error": error} if error else {}
-        blocked = code in _BLOCKED
-        await self._emit("tool_call_end", call, blocked=blocked, **facts)
+        finally:
+            scope.leave()
+        await told.ended(work.results[index])
 
     async def _decide(self, work: Round, index: int) -> None:
         """Check, then ask, then run: nobody is asked about a call that cannot run."""
@@ -299,11 +290,6 @@ class ToolDesk:
         if self._redact_arguments:
             return dict.fromkeys(call.arguments, "[redacted]")
         return {key: thaw(value) for key, value in call.arguments.items()}
-
-    async def _emit(self, kind: str, call: ToolCall, **facts: Any) -> None:
-        payload = {"tool_name": call.name, "tool_call_id": call.id, **facts}
-        event = TraceEvent.create(kind, payload)
-        await emit_trace(self._trace, event, secrets=self._secrets)
 
 
 def _call_at(work: Round, index: int) -> ToolCall:

@@ -41,6 +41,7 @@ from executionkit.patterns._call import checked_complete
 from executionkit.patterns._failures import describe, first_of_group
 from executionkit.patterns._lent import TrackedProvider
 from executionkit.patterns._options import check_options
+from executionkit.patterns._pattern_trace import PatternTrace, watched
 from executionkit.patterns._stream import checked_stream
 
 if TYPE_CHECKING:
@@ -161,24 +162,42 @@ class spending:  # noqa: N801 - used like a function
         tracker: The run's counter.
         metadata: Called for facts about the run so far, which go to the metadata of
             the error. They win over what an inner run has left there.
+        pattern: The name under which the run is watched: `async with` emits
+            `pattern_start` and `pattern_end`, and whatever is told inside belongs to
+            it. Empty = it is not.
+        trace: Receives these events.
 
     Raises:
         DeadlineExceededError: By `async with`, when the deadline has passed.
     """
 
-    __slots__ = ("_hidden", "_limit", "_metadata", "_seconds", "_tracker")
+    __slots__ = (
+        "_hidden",
+        "_limit",
+        "_metadata",
+        "_pattern",
+        "_seconds",
+        "_told",
+        "_trace",
+        "_tracker",
+    )
 
     def __init__(
         self,
         tracker: CostTracker,
         *,
         metadata: Callable[[], Mapping[str, Any]] | None = None,
+        pattern: str = "",
+        trace: TraceCallback | None = None,
     ) -> None:
         self._tracker = tracker
         self._metadata = metadata
         self._hidden = collecting_lost_cost(None)
         self._limit: asyncio.Timeout | None = None
         self._seconds = 0.0
+        self._pattern = pattern
+        self._trace = trace
+        self._told: PatternTrace | None = None
 
     def __enter__(self) -> None:
         self._hidden.__enter__()
@@ -208,8 +227,47 @@ class spending:  # noqa: N801 - used like a function
             self._limit = get_clock().timeout(left)
             await self._limit.__aenter__()
         self.__enter__()
+        if self._pattern:
+            self._told = told = watched(self._pattern, self._trace, self._tracker)
+            if told is not None:
+                try:
+                    await told.started()
+                except BaseException as exc:
+                    await self.__aexit__(type(exc), exc, exc.__traceback__)
+                    raise
 
     async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._told is None:
+            await self._leave(kind, exc, traceback)
+            return
+        if exc is None:
+            try:
+                await self._told.ended(None)
+            except BaseException as late:
+                await self._leave(type(late), late, late.__traceback__)
+                raise
+        try:
+            await self._leave(kind, exc, traceback)
+        except BaseException as error:
+            await self._tell_end(self._told, error)
+            raise
+        if exc is not None:
+            await self._tell_end(self._told, exc)
+
+    async def _tell_end(self, told: PatternTrace, failure: BaseException) -> None:
+        try:
+            await told.ended(failure)
+        except BaseException:
+            if isinstance(failure, ExecutionKitError):  # with it, the cost is lost
+                report_lost_cost(self._tracker.to_usage())
+            raise
+
+    async def _leave(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,

@@ -113,7 +113,9 @@ async def consensus(
             siblings.add(exc)
             raise
 
-    async with spending(asker.tracker, metadata=count.facts):
+    async with spending(
+        asker.tracker, metadata=count.facts, pattern="consensus", trace=trace
+    ):
         with siblings.noted():
             samples = map_bounded(sample, range(num_samples), max_concurrency)
             async with aclosing(samples):

@@ -126,7 +126,9 @@ async def map_reduce(
             siblings.add(exc)
             raise
 
-    async with spending(asker.tracker, metadata=phase.partial):
+    async with spending(
+        asker.tracker, metadata=phase.partial, pattern="map_reduce", trace=trace
+    ):
         with siblings.noted():
             answers = map_bounded(one, inputs, max_concurrency)
             async with aclosing(answers):

@@ -202,7 +202,9 @@ async def react_loop(
         on_checkpoint=on_checkpoint,
         repairs=repairs,
     )
-    async with spending(asker.tracker, metadata=run.facts):
+    async with spending(
+        asker.tracker, metadata=run.facts, pattern="react_loop", trace=trace
+    ):
         return await run.run(max_rounds)
 
 

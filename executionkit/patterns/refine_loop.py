@@ -120,7 +120,9 @@ async def refine_loop(
     )
     drafts = _Drafts(asker, prompt, on_checkpoint)
     panel = _Panel(asker, evaluator or judge, is_custom=evaluator is not None)
-    async with spending(asker.tracker, metadata=drafts.best):
+    async with spending(
+        asker.tracker, metadata=drafts.best, pattern="refine_loop", trace=trace
+    ):
         stop, iterations = await _refine(
             drafts, panel, detector, target_score, max_iterations
         )

@@ -172,7 +172,9 @@ async def structured(
     reader = JsonReader(target, validator, repair=repair, secrets=asker.secrets)
     run = _Run(asker, prompt, target.schema)
     run.use_native_format(native_format)
-    async with spending(asker.tracker, metadata=run.facts):
+    async with spending(
+        asker.tracker, metadata=run.facts, pattern="structured", trace=trace
+    ):
         reading = await run.loop(reader, max_retries)
     facts = {
         **run.counts(),

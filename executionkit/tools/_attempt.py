@@ -13,6 +13,7 @@ from executionkit.tools._parts import Counts, PathParts
 from executionkit.tools._running import SHUT_DOWN, Running, out_of_time
 
 if TYPE_CHECKING:
+    from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
 
@@ -83,22 +84,21 @@ class AttemptPath:
         config = request.retry or self._retry
         if config is None or not config.max_retries:
             return await (first or self._attempt(request))
-        run: Attempts | None = None
-        if config.budget is not None or config.rate_limit_strategy is not None:
-            run = Attempts(config, self._clock, None, request.deadline)
-            await run.first_attempt()
+        run = await self._paced(config, request)
         failure: Exception | None = None
         while True:
             attempt, first = first or self._attempt(request), None
             try:
                 return await attempt
             except Exception as exc:
+                if request.traced is not None:
+                    await request.traced.attempt_failed(exc, self._now())
                 if request.started:
                     failure = exc
                     if not self._repeats:
                         raise
                 if run is None:
-                    run = Attempts(config, self._clock, None, request.deadline)
+                    run = self._course(config, request)
                     run.number = 1
                 if not await run.next_attempt(exc):
                     if failure is None or failure is exc:
@@ -107,6 +107,25 @@ class AttemptPath:
                     request.warn(f"not tried again: {exc}")
                     raise failure from None
                 self._counts.retries += 1
+
+    async def _paced(
+        self, config: RetryConfig, request: ToolRequest
+    ) -> Attempts | None:
+        """The course of a call whose first attempt needs a permit, after it was had."""
+        if config.budget is None and config.rate_limit_strategy is None:
+            return None
+        run = self._course(config, request)
+        await run.first_attempt()
+        return run
+
+    def _course(self, config: RetryConfig, request: ToolRequest) -> Attempts:
+        traced = request.traced
+        return Attempts(
+            config,
+            self._clock,
+            deadline=request.deadline,
+            on_wait=None if traced is None else traced.scope.waited,
+        )
 
     async def _attempt(self, request: ToolRequest) -> Any:
         if request.arguments is None:
@@ -190,6 +209,8 @@ class AttemptPath:
         self._check_time(request)
         request.started = True
         request.attempts += 1
+        if request.traced is not None:
+            request.traced.begins(self._now())
 
     def _check_time(self, request: ToolRequest) -> None:
         if self._shop.is_closed:

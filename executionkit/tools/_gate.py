@@ -115,15 +115,21 @@ class Gate(Layer):
                 batch.look_again()
 
     async def _wait(self, request: ToolRequest) -> None:
+        began = self._clock.monotonic()
         timeout = None
         if request.deadline is not None:
-            timeout = max(0.0, request.deadline - self._clock.monotonic())
+            timeout = max(0.0, request.deadline - began)
         claim: Any = self
         if self._loans is not None and request.caller is not None:
             claim = self._loans.claim(self, request)
         waiter = self._desk.enter(claim, claim, 1)
-        if not waiter.granted and not await self._desk.wait(waiter, timeout):
-            raise out_of_time(request, "was not started")
+        if not waiter.granted:
+            try:
+                granted = await self._desk.wait(waiter, timeout)
+            finally:
+                request.waited("slot", self._clock.monotonic() - began)
+            if not granted:
+                raise out_of_time(request, "was not started")
         if self._loans is not None:
             request.places = (*request.places, self)
 

@@ -251,9 +251,9 @@ class ToolPath(AttemptPath):
         try:
             result = await self.run(request)
         except BaseException as exc:
-            await traced.end(None, exc)
+            await traced.end(None, exc, self._now())
             raise
-        await traced.end(result, result.exception)
+        await traced.end(result, result.exception, self._now())
         return result
 
     def _failed(self, request: ToolRequest, exc: Exception, began: float) -> ToolResult:

@@ -16,19 +16,16 @@ from collections.abc import (
     Sequence,
 )
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult
 from executionkit.context import get_current_context, remaining_deadline
-from executionkit.engine._checks import check_number
-from executionkit.engine.retry import RetryConfig
 from executionkit.errors import ToolProcessorError
 from executionkit.tools._asked import check_calls, request_context
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
 from executionkit.tools._nesting import caller_in
-from executionkit.tools._options import tool_retry
+from executionkit.tools._run_options import Override, RunOptions
 from executionkit.tools._settle import (
     failed_result,
     over_budget_result,
@@ -36,10 +33,8 @@ from executionkit.tools._settle import (
 )
 from executionkit.tools._streaming import Emitter, put
 from executionkit.tools.middleware._base import ToolRequest
-from executionkit.types import sealed
 
 if TYPE_CHECKING:
-    from executionkit.context import ExecutionContext
     from executionkit.tools._gate import Gate
     from executionkit.tools._path import ToolPath
     from executionkit.tools._record import ToolRecord
@@ -55,49 +50,6 @@ Run: TypeAlias = "Callable[[ToolRequest], Coroutine[Any, Any, ToolResult]]"
 
 _MAX_UNREAD: Final = 64
 _log = logging.getLogger("executionkit")
-
-
-@sealed
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """What is different for one call; None = as usual."""
-
-    timeout: float | None = None
-    """Seconds that one attempt may run."""
-
-    retry: RetryConfig | None = None
-    """How it is retried."""
-
-    def __post_init__(self) -> None:
-        if self.timeout is not None:
-            check_number("timeout", self.timeout)
-        given: object = self.retry
-        if given is not None and not isinstance(given, RetryConfig):
-            msg = f"`retry` must be a RetryConfig or None, got {given!r}"
-            raise TypeError(msg)
-        if self.retry is not None:
-            object.__setattr__(self, "retry", tool_retry(self.retry))
-
-
-@dataclass(slots=True, kw_only=True)
-class RunOptions:
-    """How a batch is run. Made for it, and not changed: freezing would only cost time."""
-
-    timeout: float | None = None
-    """Seconds for each call, from now on, waiting and retries included."""
-
-    order: ReturnOrder = ReturnOrder.COMPLETION
-    use_cache: bool = True
-    context: ExecutionContext | None = None
-    on_tool_start: Callable[[ToolCall], Awaitable[None] | None] | None = None
-    overrides: Mapping[str, Override] | None = None
-    """By call id."""
-
-    items: bool = True
-    """Whether items of streaming tools are handed out."""
-
-    from_start: bool = False
-    """Whether `timeout` of a call begins when the call is taken from its source."""
 
 
 class Paths:
@@ -116,6 +68,7 @@ class Paths:
         "_version",
         "gate",
         "gates",
+        "refused",
         "registry",
         "shop",
         "tracer",
@@ -134,6 +87,8 @@ class Paths:
         self.gates: tuple[Gate, ...] = ()
         """Gates that a call passes once, whatever calls its tool makes in turn."""
         self.tracer: Tracer | None = None
+        self.refused: int = 0
+        """Calls that were answered before they could enter a path."""
         self._build = build
         self._by_name: dict[tuple[str, str], ToolPath] = {}
         self._by_record: dict[str, ToolPath] = {}
@@ -184,11 +139,13 @@ class Opener:
         "_known",
         "_options",
         "_own",
+        "_paths",
         "emit",
         "gate",
     )
 
     def __init__(self, paths: Paths, options: RunOptions, context: Context) -> None:
+        self._paths = paths
         self._find = paths.find
         self._known = paths.known()
         self._options = options
@@ -219,15 +176,17 @@ class Opener:
 
     def __call__(self, place: int, call: ToolCall | CallProblem) -> Any:
         if isinstance(call, CallProblem):
+            self._paths.refused += 1
             return unreadable_result(call)
         path = self._known.get((call.name, call.namespace))
         if path is None:
             try:
                 path = self._find(call.name, call.namespace)
             except ToolProcessorError as exc:
-                return failed_result(call, exc, attempts=0)
+                return self._refused(place, call, failed_result(call, exc, attempts=0))
         if self._budget is not None and not self._pay(path.record.tool.cost):
-            return over_budget_result(call, path.record.tool.cost, self._budget)
+            result = over_budget_result(call, path.record.tool.cost, self._budget)
+            return self._refused(place, call, result)
         request = ToolRequest(call, path.record, path.timeout)
         if place:
             request.index = place
@@ -242,6 +201,20 @@ class Opener:
         if self._options.on_tool_start is not None:
             run = _announced(run, self._options.on_tool_start)
         return (self._paid(run, cost) if cost else run), request
+
+    def _refused(self, place: int, call: ToolCall, result: ToolResult) -> Any:
+        """The answer to a call that enters no path; those who watch are told first."""
+        self._paths.refused += 1
+        tracer = self._paths.tracer
+        if tracer is None or not self._is_traced:
+            return result
+
+        async def tell(_request: ToolRequest) -> ToolResult:
+            await tracer.refused(call, place, result)
+            return result
+
+        nothing: Any = None  # there is no tool
+        return tell, ToolRequest(call, nothing, None)
 
     def _paid(self, run: Run, cost: float) -> Run:
         """`run` of a call that has paid, and that gets it back when no tool ran."""

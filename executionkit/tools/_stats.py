@@ -50,6 +50,10 @@ class ProcessorStats:
     tools: Mapping[str, ToolStats]
     """By full name."""
 
+    refused: int
+    """Calls that entered no path: of unknown tools, unreadable ones, and those that
+    the context's budget has no room for. Not among `calls`."""
+
     cache: CacheStats | None
     """The cache's own counts; None when it is off."""
 
@@ -84,6 +88,7 @@ async def stats_of(core: Core) -> ProcessorStats:
         active=len(core.shop.running),
         abandoned=left if isinstance(left, int) else core.shop.abandoned,
         tools=tools,
+        refused=core.paths.refused,
         cache=None if core.cache is None else await core.cache.backend.stats(),
         circuits=None if core.breakers is None else core.breakers.get_circuit_states(),
         rate_limits=None if core.rate_limits is None else core.rate_limits.get_usage(),

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._redact import redact_value
-from executionkit.observability import TraceEvent, emit_trace, nobody_records, tool_span
+from executionkit.errors import ErrorCode
+from executionkit.observability import (
+    Scope,
+    error_name,
+    nobody_records,
+    tool_span,
+)
 from executionkit.types import thaw
 
 if TYPE_CHECKING:
-    from executionkit.calls import ToolResult
-    from executionkit.observability import SpanScope, TraceCallback
+    from executionkit.calls import ToolCall, ToolResult
+    from executionkit.observability import TraceCallback
     from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = ("Traced", "Tracer")
+
+_BLOCKED: Final = frozenset(
+    {
+        ErrorCode.TOOL_BLOCKED,
+        ErrorCode.APPROVAL_DENIED,
+        ErrorCode.APPROVAL_PENDING,
+        ErrorCode.APPROVAL_TIMEOUT,
+    }
+)
+_REDACTED: Final = "[redacted]"
 
 
 class Tracer:
     """Makes the events and the span of each call.
 
     Args:
-        sink: Receives `tool_call_start` and `tool_call_end`; None = spans only.
+        sink: Receives `tool_call_start`, `tool_call_end`, and what happens in between;
+            None = spans only.
         show_arguments: Whether argument values are in the events. They are redacted.
     """
 
@@ -38,51 +55,101 @@ class Tracer:
 
     async def begin(self, request: ToolRequest) -> Traced:
         """The call enters the path."""
-        call = request.call
+        traced = request.traced = Traced(self._sink, request)
         if self._sink is not None:
-            arguments: Any = dict.fromkeys(call.arguments, "[redacted]")
-            if self._show:
-                arguments = redact_value(thaw(call.arguments))
-            facts = {**_facts(request), "arguments": arguments}
-            await emit_trace(self._sink, TraceEvent.create("tool_call_start", facts))
-        return Traced(self, request, tool_span(call.name, call.id))
+            facts = _facts(request.call, request.full_name, request.index)
+            facts["arguments"] = self._shown(request.call)
+            await traced.scope.tell("tool_call_start", facts)
+        return traced
 
-    async def ended(
-        self, request: ToolRequest, result: ToolResult | None, exc: BaseException | None
-    ) -> None:
-        """The call has left the path."""
-        if self._sink is None:
-            return
-        facts = _facts(request)
-        facts["attempts"] = request.attempts
-        facts["cached"] = request.cached
-        if result is not None:
-            facts["duration"] = result.duration
-            if result.error_code is not None:
-                facts["error"] = result.error_code.value
-        elif exc is not None:
-            facts["error"] = type(exc).__name__
-        await emit_trace(self._sink, TraceEvent.create("tool_call_end", facts))
+    async def refused(self, call: ToolCall, index: int, result: ToolResult) -> None:
+        """A call was answered before it could enter a path."""
+        bare = call.namespace in {"", "default"}
+        name = call.name if bare else f"{call.namespace}.{call.name}"
+        scope = Scope(self._sink)
+        facts = _facts(call, name, index)
+        shown = self._shown(call)
+        await scope.tell("tool_call_start", {**facts, "arguments": shown})
+        with tool_span(call.name, call.id) as span:
+            if span is not None and result.error_code is not None:
+                span.set_attribute("error.type", result.error_code.value)
+        facts.update(attempts=0, cached=False, **_outcome(result))
+        await scope.tell("tool_call_end", facts)
+
+    def _shown(self, call: ToolCall) -> Any:
+        if self._show:
+            return redact_value(thaw(call.arguments))
+        return dict.fromkeys(call.arguments, _REDACTED)
 
 
 class Traced:
-    """One call that is being watched."""
+    """One call that is being watched.
 
-    __slots__ = ("_request", "_span", "_tracer")
+    Args:
+        sink: Receives its events; None = spans only.
+        request: The call.
+    """
 
-    def __init__(self, tracer: Tracer, request: ToolRequest, span: SpanScope) -> None:
-        self._tracer = tracer
+    __slots__ = ("_began", "_request", "_span", "scope")
+
+    def __init__(self, sink: TraceCallback | None, request: ToolRequest) -> None:
+        call = request.call
         self._request = request
-        self._span = span
-        span.__enter__()
+        self._began: float | None = None
+        self.scope: Scope = Scope(sink, labels={"tool_call_id": call.id})
+        self._span = tool_span(call.name, call.id)
+        self.scope.enter()
+        self._span.__enter__()
 
-    async def end(self, result: ToolResult | None, exc: BaseException | None) -> None:
+    def begins(self, now: float) -> None:
+        """The tool is about to be started, at `now` on the monotonic clock."""
+        self._began = now
+
+    async def attempt_failed(self, exc: BaseException, now: float) -> None:
+        """An attempt that others may follow has ended with `exc`."""
+        if self._began is not None:
+            await self._tell_attempt(now, error_name(exc))
+
+    async def end(
+        self, result: ToolResult | None, exc: BaseException | None, now: float
+    ) -> None:
         """Tell the end once."""
         kind = None if exc is None else type(exc)
         self._span.__exit__(kind, exc, None)
-        await self._tracer.ended(self._request, result, exc)
+        self.scope.leave()
+        if self.scope.sink is None:
+            return
+        request = self._request
+        # The only attempt of a call that never waited is the call itself.
+        if self._began is not None and (request.attempts > 1 or self.scope.has_waited):
+            await self._tell_attempt(now, None if exc is None else error_name(exc))
+        facts = _facts(request.call, request.full_name, request.index)
+        facts["attempts"] = request.attempts
+        facts["cached"] = request.cached
+        if request.pid:
+            facts["process"] = request.pid
+        if result is not None:
+            facts["duration"] = result.duration
+            facts.update(_outcome(result))
+        elif exc is not None:
+            facts.update(error=type(exc).__name__, blocked=False)
+            if request.began is not None:
+                facts["duration"] = now - request.began
+        await self.scope.tell("tool_call_end", facts)
+
+    async def _tell_attempt(self, now: float, error: str | None) -> None:
+        began, self._began = self._began, None
+        if began is not None:
+            await self.scope.tell_attempt(self._request.attempts, now - began, error)
 
 
-def _facts(request: ToolRequest) -> dict[str, Any]:
-    call = request.call
-    return {"tool": request.full_name, "tool_call_id": call.id, "index": request.index}
+def _facts(call: ToolCall, name: str, index: int) -> dict[str, Any]:
+    return {"tool_name": name, "tool": name, "tool_call_id": call.id, "index": index}
+
+
+def _outcome(result: ToolResult) -> dict[str, Any]:
+    code = result.error_code
+    facts: dict[str, Any] = {"blocked": code in _BLOCKED}
+    if code is not None:
+        facts["error"] = code.value
+    return facts

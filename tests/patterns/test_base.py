@@ -844,8 +844,9 @@ class TestGuide:
         await consensus(
             ScriptedProvider([leak]), "?", num_samples=1, trace=handle_trace
         )
-        assert [kind for kind, _ in seen] == ["llm_call_start", "llm_call_end"]
-        assert seen[1][1]["content"] == "use [REDACTED] for that"
+        kinds = ["pattern_start", "llm_call_start", "llm_call_end", "pattern_end"]
+        assert [kind for kind, _ in seen] == kinds
+        assert seen[2][1]["content"] == "use [REDACTED] for that"
 
 
 @pytest.mark.req("retry.final-error", "HT-12")

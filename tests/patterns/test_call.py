@@ -670,10 +670,17 @@ class TestTrace:
         calls = Calls(ScriptedProvider([reply(10, 2)]))
         await calls()
         start, end = calls.sink.events
-        call_id = start.payload["call_id"]
+        ids = {
+            name: start.payload[name] for name in ("call_id", "span_id", "parent_id")
+        }
         assert start == TraceEvent(
             "llm_call_start",
-            {"attempt": 1, "cost": TokenUsage(0, 0, 1), "call_id": call_id},
+            {
+                "attempt": 1,
+                "cost": TokenUsage(0, 0, 1),
+                "provider": "ScriptedProvider",
+                **ids,
+            },
         )
         assert end == TraceEvent(
             "llm_call_end",
@@ -683,8 +690,9 @@ class TestTrace:
                 "input_tokens": 10,
                 "output_tokens": 2,
                 "content": "yes",
-                "call_id": call_id,
                 "duration": 0.0,
+                "attempts": 1,
+                **ids,
             },
         )
 
@@ -694,9 +702,8 @@ class TestTrace:
         script: list[Any] = [ProviderError("1"), ProviderError("2"), "yes"]
         calls = Calls(ScriptedProvider(script))
         await calls()
-        assert [
-            (event.kind, event.payload["attempt"]) for event in calls.sink.events
-        ] == [
+        events = [event for event in calls.sink.events if event.kind != "wait"]
+        assert [(event.kind, event.payload["attempt"]) for event in events] == [
             ("llm_call_start", 1),
             ("llm_call_error", 1),
             ("llm_call_retry", 1),
@@ -721,10 +728,11 @@ class TestTrace:
         sink = MemoryTraceSink()
         await consensus(ScriptedProvider(answer), "?", num_samples=2, trace=sink)
         seen: dict[str, list[str]] = {}
-        for event in sink.events:
+        for event in sink.events[1:-1]:
             seen.setdefault(event.payload["call_id"], []).append(event.kind)
         first = ["llm_call_start", "llm_call_error", "llm_call_retry"]
-        assert list(seen.values()) == [[*first, "llm_call_start", "llm_call_end"]] * 2
+        second = ["llm_call_start", "wait", "llm_call_end"]
+        assert list(seen.values()) == [first + second] * 2
 
     @pytest.mark.req("call.trace-pairs")
     async def test_an_attempt_tells_how_long_it_took_and_how_it_failed(
@@ -744,7 +752,7 @@ class TestTrace:
         tracker = CostTracker()
         provider = ScriptedProvider(answer)
         await checked_complete(provider, ASK, tracker, None, None, slow)
-        error, retry, end = (events[place].payload for place in (1, 2, 4))
+        error, retry, end = (events[place].payload for place in (1, 2, 5))
         assert (error["duration"], end["duration"]) == (2.0, 3.0)
         assert error["error_code"] == retry["error_code"] == "LLM_RATE_LIMITED"
         assert "error_code" not in end
@@ -770,6 +778,8 @@ class TestTrace:
             "error_code": "BUDGET_EXHAUSTED",
             "error_type": "BudgetExhaustedError",
             "cost": TokenUsage(),
+            "span_id": event.payload["span_id"],
+            "parent_id": None,
         }
 
     @pytest.mark.parametrize("usage", [{"prompt_tokens": "x"}, {"prompt_tokens": -1}])

@@ -385,6 +385,8 @@ class TestEarlyStop:
             "llm_call_start": 3,
             "llm_call_end": 2,
             "llm_call_error": 1,
+            "pattern_start": 1,
+            "pattern_end": 1,
         }
 
     @given(
@@ -641,9 +643,9 @@ async def test_cancelled_anywhere_it_leaves_nothing_and_books_once(
             return "a"
 
         async def sink(event: TraceEvent) -> None:
-            if event.kind == "llm_call_start":
+            if event.kind.endswith("_start"):
                 starts.append(event.kind)
-            else:
+            elif event.kind != "wait":
                 ends.append(event.kind)
             await asyncio.sleep(0)
 

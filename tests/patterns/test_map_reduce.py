@@ -36,6 +36,15 @@ KEY = "custom-key-7f3a91c2"
 
 Items = Any
 
+# How many things are under way after each event.
+CHANGE = {
+    "pattern_start": 1,
+    "pattern_end": -1,
+    "llm_call_start": 1,
+    "llm_call_end": -1,
+    "llm_call_error": -1,
+}
+
 
 async def run(provider: Any, inputs: Items, **kwargs: Any) -> Any:
     return await map_reduce(
@@ -547,7 +556,7 @@ class TestDeadlineAndCancellation:
 
             async def sink(event: TraceEvent) -> None:
                 nonlocal open_calls
-                open_calls += 1 if event.kind == "llm_call_start" else -1
+                open_calls += CHANGE.get(event.kind, 0)
                 await asyncio.sleep(0)
 
             async def source() -> AsyncIterator[str]:

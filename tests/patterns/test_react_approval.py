@@ -278,7 +278,12 @@ class TestTracing:
 
     async def test_each_call_starts_and_ends(self) -> None:
         sink = await self.run(pay(5))
-        assert [shown(event) for event in tool_events(sink)] == [
+        start, end = (shown(event) for event in tool_events(sink))
+        assert start["span_id"] == end["span_id"] != start["parent_id"]
+        for told in (start, end):
+            del told["span_id"], told["parent_id"]
+        assert end.pop("duration") >= 0
+        assert [start, end] == [
             {
                 "kind": "tool_call_start",
                 "tool_name": "pay",
@@ -289,16 +294,20 @@ class TestTracing:
                 "kind": "tool_call_end",
                 "tool_name": "pay",
                 "tool_call_id": "call-1",
+                "attempts": 1,
+                "cached": False,
                 "blocked": False,
             },
         ]
         assert sink.kinds == [
+            "pattern_start",
             "llm_call_start",
             "llm_call_end",
             "tool_call_start",
             "tool_call_end",
             "llm_call_start",
             "llm_call_end",
+            "pattern_end",
         ]
 
     async def test_arguments_are_shown_on_request_but_no_secrets(self) -> None:

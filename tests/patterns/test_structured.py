@@ -47,6 +47,15 @@ PERSON = {
     "additionalProperties": False,
 }
 
+# How many things are under way after each event.
+CHANGE = {
+    "pattern_start": 1,
+    "pattern_end": -1,
+    "llm_call_start": 1,
+    "llm_call_end": -1,
+    "llm_call_error": -1,
+}
+
 
 def says(*script: Any, **attributes: Any) -> ScriptedProvider:
     provider = ScriptedProvider(script, usage=USAGE)
@@ -815,7 +824,7 @@ class TestDeadlineAndCancellation:
 
             async def sink(event: TraceEvent) -> None:
                 nonlocal open_calls
-                open_calls += 1 if event.kind == "llm_call_start" else -1
+                open_calls += CHANGE.get(event.kind, 0)
                 await asyncio.sleep(0)
 
             provider = ScriptedProvider(answer)

@@ -598,11 +598,14 @@ async def test_the_start_and_the_end_of_each_call_are_told(show: bool) -> None:
     assert sorted(told) == [
         ("tool_call_end", "bad"),
         ("tool_call_end", "good"),
+        ("tool_call_end", "none"),
         ("tool_call_start", "bad"),
         ("tool_call_start", "good"),
+        ("tool_call_start", "none"),
     ]
     ends = {e.payload["tool_call_id"]: e.payload for e in events if "end" in e.kind}
     assert ends["bad"]["error"] == "TOOL_EXECUTION_FAILED"
+    assert ends["none"]["error"] == "TOOL_NOT_FOUND"
     assert "error" not in ends["good"]
     assert secret not in repr(events)
     [start] = [

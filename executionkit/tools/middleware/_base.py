@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from executionkit.engine.breaker import Ticket
     from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
+    from executionkit.tools._trace import Traced
 
 __all__ = (
     "DEFAULT_ORDER",
@@ -75,6 +76,8 @@ class ToolRequest:
     stream_id: str | None = None
     """Joins the items of one streaming call."""
     state: dict[str, Any] | None = None
+    traced: Traced | None = None
+    """Takes what is told of the call; None = nobody watches."""
     inside: tuple[Layer, ...] = ()
     """Gates that the tool which makes this call has passed for it."""
     caller: ToolRequest | None = None
@@ -103,6 +106,11 @@ class ToolRequest:
     def full_name(self) -> str:
         """`namespace.name`; the bare name in the default namespace."""
         return self.record.full_name
+
+    def waited(self, reason: str, seconds: float) -> None:
+        """Note a wait that is over now; see `Scope.waited`."""
+        if self.traced is not None:
+            self.traced.scope.waited(reason, seconds)
 
     def warn(self, text: str) -> None:
         """Keep a warning for the result's details."""

@@ -167,9 +167,10 @@ class SharedRateLayer(Layer):
             self._reports.send(_quietly(self._store.refund(permit)))
 
     async def _acquire(self, request: ToolRequest) -> None:
+        began = self._clock.monotonic()
         timeout = None
         if request.deadline is not None:
-            timeout = max(0.0, request.deadline - self._clock.monotonic())
+            timeout = max(0.0, request.deadline - began)
         try:
             if self._outage.is_on:
                 self._outage.refuse()
@@ -192,6 +193,8 @@ class SharedRateLayer(Layer):
             raise ToolRateLimitedError(
                 request.full_name, exc.retry_after, rule.limit, rule.period
             ) from exc
+        finally:
+            request.waited("permit", self._clock.monotonic() - began)
 
     async def _warm(self) -> None:
         """Count the start in this process, too, where there is room for it."""

@@ -77,10 +77,11 @@ class BulkheadLayer(Layer):
             self._slots.leave(self._route, request)
 
     async def _wait(self, request: ToolRequest) -> None:
+        began = self._clock.monotonic()
         timeout = self._timeout
         by_deadline = False
         if request.deadline is not None:
-            left = max(0.0, request.deadline - self._clock.monotonic())
+            left = max(0.0, request.deadline - began)
             if timeout is None or left < timeout:
                 timeout, by_deadline = left, True
         route = self._route
@@ -91,4 +92,6 @@ class BulkheadLayer(Layer):
             if by_deadline and exc.timeout is not None:
                 raise out_of_time(request, "was not started") from exc
             raise
+        finally:
+            request.waited("slot", self._clock.monotonic() - began)
         request.places = self._places

@@ -214,9 +214,10 @@ class RateLimitLayer(Layer):
         return max(window.wait_time() for window in self.windows)
 
     async def _wait(self, request: ToolRequest) -> None:
+        began = self._clock.monotonic()
         timeout = None
         if request.deadline is not None:
-            timeout = max(0.0, request.deadline - self._clock.monotonic())
+            timeout = max(0.0, request.deadline - began)
         try:
             await acquire_all(self.windows, timeout=timeout)
         except PermitTimeoutError as exc:
@@ -224,4 +225,6 @@ class RateLimitLayer(Layer):
             raise ToolRateLimitedError(
                 request.full_name, exc.retry_after, scarce.limit, scarce.period
             ) from exc
+        finally:
+            request.waited("permit", self._clock.monotonic() - began)
         request.permit_time = self._clock.monotonic()

@@ -1,0 +1,130 @@
+"""Telling those who watch about one model call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from executionkit._clock import get_clock
+from executionkit.calls import new_id
+from executionkit.cost import response_usage
+from executionkit.errors import ExecutionKitError
+from executionkit.observability import Scope, model_name, provider_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from executionkit._llm import LLMResponse
+    from executionkit.cost import CostTracker
+    from executionkit.observability import TraceCallback
+
+__all__ = ("CallTrace",)
+
+# Nothing may be awaited any more when one of these ends a coroutine.
+_FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
+
+
+class CallTrace:
+    """The events of one model call: a pair for each of its attempts.
+
+    Args:
+        provider: Is asked.
+        options: What it is asked with.
+        tracker: Says what the run has cost so far.
+        sink: Receives the events.
+        secrets: Texts that must not appear in them.
+    """
+
+    __slots__ = ("_began", "_call_id", "_options", "_provider", "_tracker", "scope")
+
+    def __init__(
+        self,
+        provider: object,
+        options: Mapping[str, Any],
+        tracker: CostTracker,
+        sink: TraceCallback,
+        secrets: Iterable[str],
+    ) -> None:
+        self._provider = provider
+        self._options = options
+        self._tracker = tracker
+        self._call_id = new_id()
+        self._began = 0.0
+        self.scope: Scope = Scope(sink, secrets, {"call_id": self._call_id})
+        """The attempt that is under way, or that comes next."""
+
+    async def started(self, number: int) -> None:
+        """Attempt `number` (from 1) is about to be sent."""
+        self._began = get_clock().monotonic()
+        facts: dict[str, Any] = {
+            "attempt": number,
+            "provider": provider_name(self._provider),
+        }
+        model = model_name(self._provider, self._options)
+        if model is not None:
+            facts["model"] = model
+        await self.scope.tell("llm_call_start", self._with_account(facts))
+        # What the callback took is none of the attempt.
+        self._began = get_clock().monotonic()
+
+    async def failed(self, number: int, exc: BaseException) -> None:
+        """Attempt `number` ended with `exc`."""
+        if isinstance(exc, _FATAL):
+            return
+        facts = {
+            "attempt": number,
+            "attempts": number,
+            "duration": self._took(),
+            **_named(exc),
+        }
+        self._with_account(facts)
+        if isinstance(exc, asyncio.CancelledError):
+            # The callback may be the very thing that hangs.
+            await self.scope.tell_briefly("llm_call_error", facts)
+        else:
+            await self.scope.tell("llm_call_error", facts)
+
+    async def refused(self, exc: BaseException) -> None:
+        """A request was not sent because of `exc`."""
+        facts = self._with_account(_named(exc))
+        await self.scope.tell_briefly("llm_call_refused", facts)
+
+    async def ended(
+        self, number: int, response: LLMResponse, facts: Mapping[str, Any]
+    ) -> None:
+        """Attempt `number` was answered."""
+        usage = response_usage(response)
+        told: dict[str, Any] = {
+            "attempt": number,
+            "attempts": number,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "content": response.content,
+            "duration": self._took(),
+            **facts,
+        }
+        cached = usage.cache_read_tokens
+        if cached:
+            told["cached_tokens"] = cached
+        await self.scope.tell("llm_call_end", self._with_account(told))
+
+    async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
+        """A pause begins after attempt `number`."""
+        facts = {"attempt": number, "delay": delay, **_named(exc)}
+        await self.scope.tell("llm_call_retry", self._with_account(facts))
+        self.scope.renew()  # the next attempt has a span of its own
+
+    def _took(self) -> float:
+        return get_clock().monotonic() - self._began
+
+    def _with_account(self, facts: dict[str, Any]) -> dict[str, Any]:
+        facts["call_id"] = self._call_id
+        facts["cost"] = self._tracker.to_usage()
+        return facts
+
+
+def _named(exc: BaseException) -> dict[str, Any]:
+    """What a failure is called; only errors of this library have a code."""
+    code = str(exc.code) if isinstance(exc, ExecutionKitError) else None
+    return {"error_type": type(exc).__name__, "error_code": code}
