@@ -211,7 +211,11 @@ class TestAttemptsAndWaits:
         self, auto_clock: FakeClock
     ) -> None:
         sink = MemoryTraceSink()
-        script = [ProviderError("1"), RateLimitError("2", retry_after=9.0), "yes"]
+        script: list[Any] = [
+            ProviderError("1"),
+            RateLimitError("2", retry_after=9.0),
+            "yes",
+        ]
         await checked_complete(
             ScriptedProvider(script), ASK, CostTracker(), None, None, sink, model="m"
         )
@@ -300,7 +304,7 @@ class TestAttemptsAndWaits:
             await auto_clock.sleep(5.0)
             return n
 
-        switches = {
+        switches: dict[str, Any] = {
             "enable_rate_limiting": "tool_rate_limits" in options or None,
             "enable_bulkhead": "bulkhead_config" in options or None,
         }
@@ -384,7 +388,7 @@ class TestRefusedCalls:
         results = await processor.execute(
             [ToolCall("1", "nope", {"n": 1}), ToolCall("2", "double", {"n": 1})]
         )
-        assert sorted(result.call_id for result in results) == ["1", "2"]
+        assert {result.call_id for result in results} == {"1", "2"}
         check_tree(sink.events)
         ends = {f["tool_call_id"]: f for f in by_kind(sink, "tool_call_end")}
         assert ends["1"]["tool_name"] == "nope"
