@@ -16,7 +16,7 @@ the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from executionkit._arguments import check_callable, check_prompt
 from executionkit._batches.anthropic import AnthropicBatchClient
@@ -24,6 +24,7 @@ from executionkit._batches.asking import Patience
 from executionkit._batches.client import checked_id
 from executionkit._batches.collecting import check_not_failed, collect
 from executionkit._batches.openai import OpenAIBatchClient
+from executionkit._batches.running import Run
 from executionkit._batches.strict import adapted, answers_of, vote
 from executionkit._batches.submitting import checked, encoded, submit
 from executionkit._batches.values import (
@@ -37,11 +38,14 @@ from executionkit._batches.values import (
     BatchState,
     BatchStatus,
 )
-from executionkit._batches.waiting import BatchCallback, handing_back, tell, wait
+from executionkit._batches.waiting import BatchCallback, handing_back, wait
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit._ids import new_id
 from executionkit.engine._checks import check_int, check_number
 from executionkit.types import PatternResult, VotingStrategy
+
+if TYPE_CHECKING:
+    from executionkit.journal import Journal
 
 __all__ = (
     "AnthropicBatchClient",
@@ -85,6 +89,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
     on_submitted: BatchCallback | None = None,
     on_progress: BatchCallback | None = None,
     cancel_on_exit: bool = False,
+    journal: Journal | None = None,
 ) -> BatchResult:
     """Submit `requests` as one batch, wait for its end, and collect the results.
 
@@ -107,6 +112,9 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
         on_progress: Called with the batch after each look at it.
         cancel_on_exit: Ask the service to end the batch when the wait ends without a
             result.
+        journal: Keeps the batch's id and its results, so that a run which was killed
+            at any moment goes on: nothing is submitted twice. If it was killed between
+            the upload and the answer, the batch is looked up, as in `submit_batch`.
 
     Raises:
         TypeError, ValueError: For requests that no batch can hold; nothing is uploaded.
@@ -115,29 +123,27 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
         LLMError: When the service cannot be reached. If results could not be read to
             their end, `metadata["result"]` and `cost` have what could be; if it is not
             known whether there is a batch, see `submit_batch`.
+        JournalError: See `Journal`; `InDoubtError` when it is not known whether there
+            is a batch, with `metadata["candidates"]`.
     """
     job = checked(client, requests)
     for name, called in (("on_submitted", on_submitted), ("on_progress", on_progress)):
         if called is not None:
             check_callable(name, called)
-    patience = _patience(poll_interval, timeout, grace)
-    if batch_id is None:
-        state = await submit(
-            client, encoded(client, job), key=new_id(), patience=patience
-        )
-        batch_id = state.id
-    else:
+    if batch_id is not None:
         checked_id(batch_id)
-        on_submitted = None
-        state = None
-    async with handing_back(client, batch_id, cancel_on_exit=cancel_on_exit):
-        if state is not None:
-            await tell(on_submitted, state)
-        state = await wait(client, batch_id, patience, on_progress)
-        check_not_failed(state)
-        # The end came in time; the results are not lost over what is left of it.
-        reading = _patience(min(poll_interval, 1.0), None, grace)
-        return await collect(client, state, job.ids, job.by_id, reading)
+    run = Run(
+        client=client,
+        job=job,
+        patience=_patience(poll_interval, timeout, grace),
+        reading=_patience(min(poll_interval, 1.0), None, grace),
+        on_submitted=on_submitted,
+        on_progress=on_progress,
+        cancel_on_exit=cancel_on_exit,
+    )
+    if journal is None:
+        return await run.plain(batch_id)
+    return await run.journaled(journal, batch_id)
 
 
 async def submit_batch(
@@ -257,6 +263,7 @@ async def consensus_batch(  # noqa: PLR0913 - settings that have defaults
     poll_interval: float = _INTERVAL,
     timeout: float | None = _HALF_HOUR,
     on_submitted: BatchCallback | None = None,
+    journal: Journal | None = None,
 ) -> PatternResult[str]:
     """`consensus` in one batch: ask the same question several times, and vote.
 
@@ -273,6 +280,7 @@ async def consensus_batch(  # noqa: PLR0913 - settings that have defaults
         poll_interval: Seconds.
         timeout: Seconds.
         on_submitted: Gets the batch.
+        journal: Keeps the run.
 
     Returns:
         The winner as the model wrote it; the score is the share of votes it got.
@@ -298,6 +306,7 @@ async def consensus_batch(  # noqa: PLR0913 - settings that have defaults
         poll_interval=poll_interval,
         timeout=timeout,
         on_submitted=on_submitted,
+        journal=journal,
     )
     tally, facts = vote(result, chosen, normalizer)
     counted = {
@@ -321,6 +330,7 @@ async def map_batch(  # noqa: PLR0913 - settings that have defaults
     poll_interval: float = _INTERVAL,
     timeout: float | None = _HALF_HOUR,
     on_submitted: BatchCallback | None = None,
+    journal: Journal | None = None,
 ) -> PatternResult[tuple[str, ...]]:
     """Answer each prompt, in one batch; all or nothing. `run_batch` keeps the rest.
 
@@ -334,6 +344,7 @@ async def map_batch(  # noqa: PLR0913 - settings that have defaults
         poll_interval: Seconds.
         timeout: Seconds.
         on_submitted: Gets the batch.
+        journal: Keeps the run.
 
     Returns:
         The texts, in the order of the prompts. Metadata: `batch_id`, `num_requests`,
@@ -361,6 +372,7 @@ async def map_batch(  # noqa: PLR0913 - settings that have defaults
         poll_interval=poll_interval,
         timeout=timeout,
         on_submitted=on_submitted,
+        journal=journal,
     )
     answers = answers_of(result)
     facts = {

@@ -130,7 +130,8 @@ class Patience:
                 failures += 1
                 delay = self.backoff(failures, failure)
             else:
-                failure.attempts = max(failure.attempts, failures + 1)
+                if failures:
+                    failure.add_note(f"{failures + 1} requests in a row failed")
                 raise failure
             await self.pause(delay, failure)
 

@@ -11,9 +11,13 @@ from executionkit._arguments import shown
 from executionkit._batches.asking import MAX_SUBMITS, Patience, passes
 from executionkit._batches.values import BatchClient, BatchRequest, BatchState
 from executionkit._clock import get_clock
-from executionkit.errors import ExecutionKitError, RateLimitError
+from executionkit.errors import (
+    DeadlineExceededError,
+    ExecutionKitError,
+    RateLimitError,
+)
 
-__all__ = ("Job", "checked", "encoded", "submit")
+__all__ = ("Job", "checked", "encoded", "lookup", "submit")
 
 _SETTLE: Final = 10.0
 """Seconds after which a service lists a batch that it has made."""
@@ -119,49 +123,70 @@ async def submit(
             )
             raise
         failures += 1
-        if not passes(failure) or failures >= MAX_SUBMITS:
+        may_exist = _may_exist(failure)
+        try:
+            if not passes(failure) or failures >= MAX_SUBMITS:
+                raise failure
+            await patience.pause(patience.backoff(failures, failure), failure)
+            if may_exist:
+                found = await _look(client, len(lines), key, since, failure)
+                if found is not None:
+                    return found
+        except ExecutionKitError:
             failure.attempts = max(failure.attempts, failures)
-            if _may_exist(failure):
+            if may_exist and "in_doubt" not in failure.metadata:
                 _doubt(failure, ())
-            raise failure
-        await patience.pause(patience.backoff(failures, failure), failure)
-        if _may_exist(failure):
-            found = await _look(client, lines, key, since, failure, patience)
-            if found is not None:
-                return found
+            raise
 
 
 async def _look(
     client: BatchClient,
-    lines: Sequence[bytes],
+    count: int,
     key: str,
     since: float,
     failure: ExecutionKitError,
-    patience: Patience,
 ) -> BatchState | None:
     """The batch that a lost answer made; None when there is none."""
+    try:
+        found = await lookup(client, count, key=key, since=since)
+    except ExecutionKitError as exc:
+        failure.add_note(f"whether it was made could not be looked up: {exc}")
+        raise failure from exc
+    if not found:
+        return None
+    if client.finds_by_key:
+        return found[0]
+    _doubt(failure, found)
+    raise failure
+
+
+async def lookup(
+    client: BatchClient, count: int, *, key: str, since: float
+) -> tuple[BatchState, ...]:
+    """What `find` knows, once the service had time to list it.
+
+    Args:
+        client: The service.
+        count: Of the requests.
+        key: Of the batch.
+        since: When it was made, in wall-clock seconds.
+    """
     clock = get_clock()
     settled = clock.monotonic() + _SETTLE
     while True:
-        try:
-            found = await client.find(key=key, requests=len(lines), since=since)
-        except ExecutionKitError as exc:
-            failure.add_note(f"whether it was made could not be looked up: {exc}")
-            _doubt(failure, ())
-            raise failure from exc
-        if found and client.finds_by_key:
-            return found[0]
-        if found:
-            _doubt(failure, found)
-            raise failure
-        if clock.monotonic() >= settled:
-            return None
-        await patience.pause(_SETTLE / _LOOKS, failure)
+        found = await client.find(key=key, requests=count, since=since)
+        if found or clock.monotonic() >= settled:
+            return found
+        await clock.sleep(_SETTLE / _LOOKS)
 
 
 def _may_exist(failure: ExecutionKitError) -> bool:
     """Whether a batch may have been made all the same."""
-    if failure.metadata.get("created") is False or not passes(failure):
+    if failure.metadata.get("created") is False:
+        return False
+    if isinstance(failure, DeadlineExceededError):  # of the context
+        return "limit" in failure.metadata  # else nothing was sent
+    if not passes(failure):
         return False
     overloaded = failure.metadata.get("status") == _OVERLOADED
     never_sent = failure.metadata.get("limit") == "connect"

@@ -339,7 +339,8 @@ class Endpoint:
             return error
         said = said.partition("; raise")[0]
         if limit == "total" and self._is_deadline(timeouts):
-            return DeadlineExceededError(f"{said}; the deadline of the context set it")
+            said += "; the deadline of the context set it"
+            return DeadlineExceededError(said, metadata=error.metadata)
         return ProviderTimeoutError(
             f"Transport failure: {said}; raise `{_SETTINGS[limit]}` of the provider if "
             "that is too short",
