@@ -124,6 +124,7 @@ class CostTracker:
         "_reserved_output",
         "_waiters",
         "_watchers",
+        "answered_by",
     )
 
     def __init__(self) -> None:
@@ -134,6 +135,8 @@ class CostTracker:
         self._watchers: list[asyncio.Future[None]] = []
         # How many calls each task has in flight; only where a budget limits them.
         self._owners: dict[_Task, int] = {}
+        # Replies by provider; of a provider that is made of several.
+        self.answered_by: dict[str, int] = {}
 
     def record(self, response: LLMResponse) -> None:
         """Add a reply's tokens and one call."""
@@ -149,6 +152,8 @@ class CostTracker:
         besides = getattr(response, "besides", None)
         if type(besides) is TokenUsage:
             self.add_usage(besides)
+        if isinstance(name := getattr(response, "answered_by", None), str):
+            self.answered_by[name] = self.answered_by.get(name, 0) + 1
         plain = plain_counts(response)
         if plain is None:
             self._add_tokens(response_usage(response))

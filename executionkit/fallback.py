@@ -76,8 +76,9 @@ class FallbackProvider:
     Each is asked once per call. One whose circuit is open, or that said how long it
     wants to be left alone, is passed over at once; one that gave no time of its own
     with its 429 comes last. The response says in `answered_by` who gave it, and in
-    `besides` what the other requests have cost, which every pattern counts. The call
-    is bound by the deadline of the context.
+    `besides` what the other requests have cost, which every pattern counts; the
+    metadata of a pattern's result have `answered_by` too, with the number of replies of
+    each provider. The call is bound by the deadline of the context.
 
     Streams change the provider only before their first text or event, and are never
     hedged. A request with `tools` goes to the providers that can call tools. All

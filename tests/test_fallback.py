@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import pickle
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from executionkit import (
     execution_scope,
     map_reduce,
     react_loop,
+    refine_loop,
     structured,
 )
 from executionkit._llm import Owned
@@ -691,6 +694,36 @@ def chat(text: str) -> Any:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     return json_reply({"id": "1", "model": "m", "choices": [choice], "usage": USAGE})
+
+
+RUNS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "consensus": lambda provider: consensus(provider, "Hi", num_samples=3),
+    "structured": lambda provider: structured(provider, "Hi"),
+    "map_reduce": lambda provider: map_reduce(
+        provider,
+        ["Hi", "Ho"],
+        map_prompt_template="{input}",
+        reduce_prompt_template="{mapped_outputs}",
+    ),
+    "refine_loop": lambda provider: refine_loop(provider, "Hi", max_iterations=0),
+    "react_loop": lambda provider: react_loop(provider, "Hi"),
+}
+
+
+@pytest.mark.req("HT-13", "fallback.answered-by")
+@pytest.mark.parametrize("name", RUNS)
+async def test_the_result_of_a_pattern_says_who_answered(name: str) -> None:
+    asked = itertools.count()
+
+    def said(request: Any) -> Any:
+        return limited() if next(asked) else '{"score": 9}'
+
+    first, second = ScriptedProvider(said), always('{"score": 9}')
+    result = await RUNS[name](FallbackProvider({"a": first, "b": second}))
+    count = len(second.requests)
+    found = {"a": 1, "b": count} if count else {"a": 1}
+    assert result.metadata["answered_by"] == found
+    assert "answered_by" not in (await RUNS[name](always('{"score": 9}'))).metadata
 
 
 @pytest.mark.req("HT-13")

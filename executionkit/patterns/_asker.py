@@ -80,6 +80,13 @@ class Asker:
         """What has been spent up to now."""
         return self.tracker.to_usage()
 
+    def facts(self) -> dict[str, Any]:
+        """What the metadata of every result say."""
+        facts: dict[str, Any] = {"over_budget": self.over_budget}
+        if self.tracker.answered_by:
+            facts["answered_by"] = dict(self.tracker.answered_by)
+        return facts
+
     @property
     def over_budget(self) -> bool:
         """Whether more tokens were recorded than `max_cost` allows."""

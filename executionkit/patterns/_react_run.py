@@ -275,7 +275,7 @@ class ReactRun:
             "tools_offered": offered,
             "tools_never_called": offered > 0 and not called,
             "history_repairs": self._repairs,
-            "over_budget": self._asker.over_budget,
+            **self._asker.facts(),
         }
 
 

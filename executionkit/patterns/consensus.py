@@ -130,7 +130,7 @@ async def consensus(
         "unique_responses": tally.unique_responses,
         "tie_count": tally.tie_count,
         **count.facts(),
-        "over_budget": asker.over_budget,
+        **asker.facts(),
     }
     return PatternResult(tally.winner, tally.agreement_ratio, asker.spent, facts)
 

@@ -143,7 +143,7 @@ async def map_reduce(
         "failed": phase.failures(),
         "truncated_responses": phase.truncated + final.was_truncated,
         "empty_responses": phase.empty + (not final.content.strip()),
-        "over_budget": asker.over_budget,
+        **asker.facts(),
     }
     return PatternResult(final.content, None, asker.spent, facts)
 

@@ -132,7 +132,7 @@ async def refine_loop(
         "stop_reason": stop,
         "score_history": tuple(drafts.scores),
         "truncated_responses": drafts.truncated,
-        "over_budget": asker.over_budget,
+        **asker.facts(),
     }
     if panel.error is not None:
         facts["evaluator_error"] = panel.error

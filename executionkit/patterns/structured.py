@@ -181,7 +181,7 @@ async def structured(
         "validated": validator is not None or schema is not None,
         "repairs": reading.repairs,
         "native_format": run.is_native,
-        "over_budget": asker.over_budget,
+        **asker.facts(),
     }
     return PatternResult(reading.value, None, asker.spent, facts)
 
