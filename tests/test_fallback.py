@@ -702,7 +702,7 @@ RUNS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "map_reduce": lambda provider: map_reduce(
         provider,
         ["Hi", "Ho"],
-        map_prompt_template="{input}",
+        map_prompt_template="{item}",
         reduce_prompt_template="{mapped_outputs}",
     ),
     "refine_loop": lambda provider: refine_loop(provider, "Hi", max_iterations=0),
