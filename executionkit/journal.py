@@ -349,6 +349,11 @@ class Journal:
         """Let the next run try again what failed there; for who writes patterns."""
         await self._core.give_up(self._id(place))
 
+    async def ended_at(self, place: str) -> float | None:
+        """When what is on record there has ended, in wall-clock seconds."""
+        entry = await self._core.look(self._id(place))
+        return None if entry is None else entry.ended_at
+
     async def aclose(self) -> None:
         """Let the run go; the journal cannot be used any more."""
         await self._core.close()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
     from executionkit.approval import ApprovalGate
     from executionkit.engine.retry import RetryConfig
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
 
 __all__ = ("Plan", "PlanAction", "PlanResult", "PlanStep", "make_plan")
@@ -89,6 +90,9 @@ class PlanStep:
 
     in_thread: bool = False
     """True = `run` blocks: it gets a thread, which cannot be stopped."""
+
+    idempotent: bool = False
+    """Whether doing it twice does no more than once; see `Step`."""
 
     def __post_init__(self) -> None:
         check_step("step of a plan", self)
@@ -152,6 +156,7 @@ class Plan:
         max_chars: int = _MAX_CHARS,
         retry: RetryConfig | None = None,
         timeout: float | None = None,
+        idempotent: Collection[str] = (),
     ) -> Plan:
         """The plan that a model wrote.
 
@@ -168,6 +173,7 @@ class Plan:
             max_chars: Characters of the text, and of each part of a step, at most.
             retry: How a failed attempt at a step is repeated. None = it is not.
             timeout: Seconds that one attempt at a step may take. None = no limit.
+            idempotent: Names of the actions that do no more when they are done twice.
 
         Raises:
             WorkflowError: A `ValueError` that lists all that is wrong.
@@ -191,6 +197,7 @@ class Plan:
                 depends_on=item.depends_on,
                 retry=retry,
                 timeout=timeout,
+                idempotent=item.action in idempotent,
             )
             for item in written
         )
@@ -206,6 +213,7 @@ class Plan:
         trace: TraceCallback | None = None,
         approval_gate: ApprovalGate | None = None,
         max_cost: TokenUsage | None = None,
+        journal: Journal | None = None,
     ) -> PlanResult:
         """Run the steps; at the first failure nothing more begins.
 
@@ -215,6 +223,8 @@ class Plan:
                 between. All have `step` and a `call_id`, the same in each run.
             approval_gate: Asked before each step, with the action `plan_step`.
             max_cost: Once that much is spent no further attempt begins.
+            journal: Keeps outputs, attempts and approvals; see `Workflow.run`. A plan
+                that a model wrote must be the same in every run: keep it, too.
 
         Returns:
             The outputs of all steps, next to the initial context.
@@ -226,6 +236,8 @@ class Plan:
             EvaluatorError: When a step raised any other exception (its cause), or the
                 callback of the gate did.
             ApprovalDeniedError: When a step was not allowed.
+            InDoubtError: See `Workflow.run`.
+            JournalMismatchError: See `Workflow.run`.
             ValueError: When a key of `initial_context` is the name of a step.
             TypeError: For an argument of the wrong kind.
         """
@@ -237,6 +249,7 @@ class Plan:
             max_concurrency=DEFAULT_MAX_CONCURRENCY,
             on_failure="stop",
             done={},
+            journal=journal,
         )
         ended = await run_steps("plan_step", self._nodes, request)
         return PlanResult(ended.outputs, ended.cost, ended.skipped)
@@ -251,6 +264,7 @@ async def make_plan(
     max_depth: int = _MAX_STEPS,
     step_retry: RetryConfig | None = None,
     step_timeout: float | None = None,
+    idempotent: Collection[str] = (),
     **options: Any,
 ) -> PatternResult[Plan]:
     """Have a model write a plan. Nothing of the plan is run.
@@ -265,6 +279,7 @@ async def make_plan(
         max_depth: Steps in the longest chain at most, at least 1.
         step_retry: How a failed attempt at a step is repeated. None = it is not.
         step_timeout: Seconds that one attempt at a step may take. None = no limit.
+        idempotent: Names of the actions that do no more when they are done twice.
         **options: For `structured`: `max_retries`, `max_cost`, `trace`, ...
 
     Returns:
@@ -289,6 +304,7 @@ async def make_plan(
             max_depth=max_depth,
             retry=step_retry,
             timeout=step_timeout,
+            idempotent=idempotent,
         )
 
     def check(value: Any) -> str | None:
@@ -349,5 +365,6 @@ def _nodes_of(steps: Iterable[PlanStep]) -> Iterable[Node]:
             retry=step.retry,
             timeout=step.timeout,
             in_thread=step.in_thread,
+            idempotent=step.idempotent,
         )
         before = (step.name,)

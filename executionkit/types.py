@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import (
     TYPE_CHECKING,
     Any,
+    Final,
     Generic,
     Self,
     TypeAlias,
@@ -51,6 +52,8 @@ __all__ = (
     "sealed",
     "thaw",
 )
+
+_READS: Final = frozenset({"none", "read"})
 
 T = TypeVar("T")
 """The type of a result's value."""
@@ -296,6 +299,11 @@ class Tool:
         )
         object.__setattr__(self, "parameters", freeze_mapping(self.parameters))
         object.__setattr__(self, "tags", frozenset(self.tags))
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it says that calling it twice does no more than once."""
+        return self.idempotent or self.side_effects in _READS
 
     def to_schema(self) -> dict[str, Any]:
         """The tool in OpenAI's function format; a fresh copy, free to be changed."""

@@ -42,6 +42,7 @@ from executionkit.types import TokenUsage, freeze_mapping, sealed, thaw
 if TYPE_CHECKING:
     from executionkit.approval import ApprovalGate
     from executionkit.engine.retry import RetryConfig
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
 
 __all__ = (
@@ -100,6 +101,11 @@ class Step:
     may_fail: bool = False
     """True = the run goes on when it fails or is denied, as if it had been left out; the
     result names it in `failures`."""
+
+    idempotent: bool = False
+    """Whether doing it twice does no more than once, because it only reads, or because
+    all that it does is on record itself. For runs with a journal: it is done again when
+    a run broke off in its middle."""
 
     def __post_init__(self) -> None:
         check_step("step", self)
@@ -247,6 +253,7 @@ class Workflow:
         checkpoint_fn: CheckpointFn | None = None,
         resume_from: WorkflowCheckpoint | None = None,
         max_cost: TokenUsage | None = None,
+        journal: Journal | None = None,
     ) -> WorkflowResult:
         """Run all steps.
 
@@ -268,6 +275,11 @@ class Workflow:
                 What is no step of this workflow is left out.
             max_cost: Once that much is spent no further attempt begins. It does not
                 limit a step by itself: give its patterns a `max_cost` for that.
+            journal: Keeps the outputs, attempts and approvals, so that a run that broke
+                off goes on where it was. Outputs must be JSON-like, or values of this
+                library. A step that had begun is run again when it is `idempotent`. A
+                step that failed for good is tried once more by the next run. Conditions
+                and callbacks are called again.
 
         Returns:
             The outputs of all steps, next to the initial context.
@@ -280,9 +292,16 @@ class Workflow:
             EvaluatorError: When a step raised any other exception (its cause), and when
                 a condition or the callback of the gate did; metadata as above.
             ApprovalDeniedError: When a step was not allowed; as above.
-            ValueError: When a key of `initial_context` is the name of a step.
+            InDoubtError: When a step had begun as an earlier run broke off, and may not
+                be repeated.
+            JournalMismatchError: When the journal is that of another graph, or of other
+                inputs.
+            ValueError: When there is both a journal and `resume_from`, or a key of `initial_context` is the name of a step.
             TypeError: For an argument of the wrong kind.
         """
+        if journal is not None and resume_from is not None:
+            msg = "give `journal` or `resume_from`, not both: each knows what is done"
+            raise ValueError(msg)
         done, spent = self._resumed(resume_from)
         if checkpoint_fn is not None:
             hint = "pass a function that takes a WorkflowCheckpoint"
@@ -296,6 +315,7 @@ class Workflow:
             on_failure=self._on_failure,
             done=done,
             spent=spent,
+            journal=journal,
         )
         ended = await run_steps(
             "workflow_step", self._nodes, request, _snapshot, checkpoint_fn
@@ -331,4 +351,5 @@ def _node(step: Step) -> Node:
         timeout=step.timeout,
         in_thread=step.in_thread,
         may_fail=step.may_fail,
+        idempotent=step.idempotent,
     )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit._clock import get_clock
 from executionkit._threads import run_in_thread
+from executionkit._workflow.shared import Shared, is_tolerated
 from executionkit._workflow.values import StepsResult
 from executionkit.approval import ApprovalRequest
 from executionkit.context import remaining_deadline
-from executionkit.cost import Budget, CostTracker, collecting_lost_cost
+from executionkit.cost import collecting_lost_cost
 from executionkit.engine.retry import RetryConfig, run_with_retry
 from executionkit.errors import (
     ApprovalPendingError,
@@ -20,17 +22,18 @@ from executionkit.errors import (
     PatternError,
     StepTimeoutError,
 )
-from executionkit.observability import Scope, TraceCallback, error_name
+from executionkit.observability import error_name
 from executionkit.patterns.base import calling_user
 from executionkit.types import PatternResult, TokenUsage, freeze, thaw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from executionkit._workflow.record import ResumedClock, StepsRecord
     from executionkit._workflow.values import Node
-    from executionkit.approval import ApprovalGate
+    from executionkit.observability import Scope
 
-__all__ = ("PENDING", "SKIPPED", "Course", "Shared")
+__all__ = ("PENDING", "SKIPPED", "Course")
 
 PENDING: Final = object()
 """The output of a step that has none yet."""
@@ -40,77 +43,10 @@ SKIPPED: Final = object()
 
 _ONCE: Final = RetryConfig(max_retries=0)
 _GRACE: Final = 1.0
+_NOTHING: Final = TokenUsage()
 
-
-class Shared:
-    """What all steps of one run share."""
-
-    __slots__ = (
-        "_keep_on",
-        "_slots",
-        "budget",
-        "gate",
-        "is_closed",
-        "kind",
-        "trace",
-        "tracker",
-    )
-
-    def __init__(
-        self,
-        kind: str,
-        *,
-        max_concurrency: int | None,
-        max_cost: TokenUsage | None,
-        keep_on: bool,
-        gate: ApprovalGate | None,
-        trace: TraceCallback | None,
-    ) -> None:
-        self.kind = kind
-        self.tracker = CostTracker()
-        self.budget = Budget.from_usage(max_cost)
-        self.gate = gate
-        self.trace = trace
-        self._keep_on = keep_on
-        self.is_closed = False
-        """True = nothing more begins."""
-        self._slots = (
-            None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
-        )
-
-    def has_failed(self, node: Node) -> None:
-        """Close the run at once, unless it goes on after failures of such a step."""
-        if not (self._keep_on or node.may_fail):
-            self.is_closed = True
-
-    async def enter(self) -> None:
-        """Wait for a place among the attempts that run at once."""
-        if self._slots is not None:
-            await self._slots.acquire()
-
-    def leave(self) -> None:
-        """Give the place back."""
-        if self._slots is not None:
-            self._slots.release()
-
-    def step_id(self, name: str) -> str:
-        """The id of a step: the same in every run of the same program."""
-        return f"{self.kind}:{name}"
-
-    def scope(self, name: str) -> Scope | None:
-        """The span of a step; None when nobody watches."""
-        if self.trace is None:
-            return None
-        return Scope(self.trace, labels={"step": name, "call_id": self.step_id(name)})
-
-    async def tell(
-        self, event: str, name: str, scope: Scope | None = None, **facts: Any
-    ) -> None:
-        """Emit a trace event of a step."""
-        scope = scope or self.scope(name)
-        if scope is not None:
-            payload = {"step": name, "call_id": self.step_id(name), **facts}
-            await scope.tell(f"{self.kind}_{event}", payload)
+_Made: TypeAlias = tuple[Any, TokenUsage]
+"""What a step gave, and what that cost."""
 
 
 class Course:
@@ -124,10 +60,13 @@ class Course:
 
     __slots__ = (
         "_approved",
+        "_attempt_began",
         "_began",
         "_context",
         "_is_called_off",
         "_node",
+        "_number",
+        "_resumed",
         "_scope",
         "_shared",
         "at_work",
@@ -144,6 +83,9 @@ class Course:
         self._approved: Mapping[str, Any] | None = None
         self._began: float | None = None
         self._is_called_off = False
+        self._attempt_began: float | None = None
+        self._number = 0
+        self._resumed: ResumedClock | None = None
         self._scope: Scope | None = None
         self.at_work = False
         """True while the function of the step runs; a run that stops lets it end."""
@@ -171,15 +113,16 @@ class Course:
                 task = asyncio.current_task()
                 if self._is_called_off or (task is not None and task.cancelling()):
                     raise
-                shared.has_failed(node)
                 msg = f"step {node.name!r} was cancelled by something inside of it"
-                raise PatternError(msg) from exc
+                failure = PatternError(msg)
+                shared.has_failed(node, failure)
+                raise failure from exc
             except ApprovalPendingError:
                 raise  # other steps go on; what waits for this one does not begin
-            except Exception:
+            except Exception as exc:
                 # Here, not when the scheduler hears of it: a place that is free now
                 # must not be taken in between.
-                shared.has_failed(node)
+                shared.has_failed(node, exc)
                 raise
 
     async def _is_wanted(self) -> bool:
@@ -199,14 +142,16 @@ class Course:
                 shared.kind, node.name, node.facts, arguments=self._context()
             )
             with calling_user(f"approval of step {node.name!r}"):
-                decision: Any = await shared.gate.require(request)
+                decision: Any
+                if shared.record is None:
+                    decision = await shared.gate.require(request)
+                else:
+                    decision = await shared.record.ask(node, shared.gate, request)
             self._approved = getattr(decision, "arguments", None)
 
     async def _outcome(self) -> Any:
-        # The one place where an outcome comes from: whoever records outcomes looks
-        # `step_id` up here, before anything is done.
         shared, node = self._shared, self._node
-        clock = get_clock()
+        clock = get_clock() if shared.record is None else self._resumed_clock()
         left = remaining_deadline()
         deadline = None if left is None else clock.monotonic() + left
         try:
@@ -214,13 +159,16 @@ class Course:
                 output = await run_with_retry(
                     self._attempt,
                     node.retry or _ONCE,
+                    clock=clock,
                     deadline=deadline,
                     on_retry=self._on_retry,
                     on_wait=None if self._scope is None else self._scope.waited,
                 )
         except Exception as exc:
             if not isinstance(exc, ApprovalPendingError):
-                shared.has_failed(node)
+                shared.has_failed(node, exc)
+                if shared.record is not None and not is_tolerated(node, exc):
+                    await shared.record.give_up(node, self._number)
             await self._failed(exc)
             raise
         except BaseException as exc:
@@ -248,42 +196,99 @@ class Course:
         facts = {"attempt": attempt, "delay": delay, "error_type": type(exc).__name__}
         await self._shared.tell("retry", self._node.name, self._scope, **facts)
 
+    def _resumed_clock(self) -> ResumedClock:
+        from executionkit._workflow.record import ResumedClock
+
+        self._resumed = ResumedClock()
+        return self._resumed
+
     async def _attempt(self, number: int) -> Any:
         shared, scope = self._shared, self._scope
+        self._count(number)
         now = get_clock().monotonic
-        asked = began = now()
+        asked = now()
         await shared.enter()
         if scope is not None:
             scope.waited("slot", now() - asked)
         self.at_work = True
         try:
-            await self._begin()
-            began = now()
-            shared.tracker.has_room(shared.budget)  # raises when nothing is left
-            output = await self._booked()
+            self._leave_if_closed()
+            if shared.record is not None:
+                output = await self._booked(partial(self._on_record, shared.record))
+            else:
+                await self._begin()
+                output = await self._booked(self._work)
         except Exception as exc:
-            if scope is not None and self._node.retry is not None:
+            began = self._attempt_began
+            if scope is not None and self._node.retry is not None and began is not None:
                 await scope.tell_attempt(number, now() - began, error_name(exc))
             raise
         finally:
             self.at_work = False
             shared.leave()
-        if scope is not None and number > 1:
+        began = self._attempt_began
+        if scope is not None and number > 1 and began is not None:
             await scope.tell_attempt(number, now() - began)
         return output
 
-    async def _begin(self) -> None:
+    def _count(self, number: int) -> None:
+        self._number = number
+        self._attempt_began = None
+
+    def _leave_if_closed(self) -> None:
         if self._shared.is_closed:
             self._is_called_off = True
             raise asyncio.CancelledError
+
+    async def _begin(self) -> None:
+        shared = self._shared
         if self._began is None:
             self._began = get_clock().monotonic()
-            await self._shared.tell("start", self._node.name, self._scope)
+            await shared.tell("start", self._node.name, self._scope)
+        self._attempt_began = get_clock().monotonic()
+        shared.tracker.has_room(shared.budget)  # raises when nothing is left
 
-    async def _booked(self) -> Any:
+    async def _work(self) -> _Made:
+        return _unwrapped(await self._call_in_time())
+
+    async def _on_record(self, record: StepsRecord) -> _Made:
+        """The outcome of this attempt in an earlier run, or that of doing it now."""
+        from executionkit.journal import Outcome
+
+        made: _Made | None = None
+        has_begun = False
+
+        async def do() -> Outcome:
+            nonlocal has_begun, made
+            has_begun = True
+            try:
+                await self._begin()
+            except ExecutionKitError as exc:
+                exc.cost = _NOTHING  # none of this attempt
+                raise
+            made = await self._work()
+            return Outcome(*made)
+
+        node, number = self._node, self._number
+        try:
+            outcome = await record.attempt(node, number, self._given(), do)
+        except asyncio.CancelledError:
+            if made is not None:  # it is on record: that was not broken off
+                self._shared.tracker.add_usage(made[1])
+                self.output = made[0]
+            raise
+        except Exception:
+            if not has_begun and self._resumed is not None:
+                self._resumed.failed_at = await record.failed_at(node, number)
+            raise
+        if outcome.is_replayed:
+            await self._shared.tell("replayed", node.name, self._scope, attempt=number)
+        return freeze(outcome.value), outcome.cost
+
+    async def _booked(self, work: Callable[[], Awaitable[_Made]]) -> Any:
         tracker = self._shared.tracker
         try:
-            output = self._unwrapped(await self._call_in_time())
+            value, cost = await work()
         except ExecutionKitError as exc:
             tracker.add_usage(exc.cost)
             self.last_failure = exc
@@ -291,8 +296,9 @@ class Course:
         except Exception as exc:
             self.last_failure = exc
             raise
-        self.output = output
-        return output
+        tracker.add_usage(cost)
+        self.output = value
+        return value
 
     async def _call_in_time(self) -> Any:
         node = self._node
@@ -324,11 +330,10 @@ class Course:
             return self._context()
         return {key: thaw(value) for key, value in self._approved.items()}
 
-    def _unwrapped(self, output: Any) -> Any:
-        if isinstance(output, PatternResult):
-            self._shared.tracker.add_usage(output.cost)
-            return output.value  # frozen already
-        if isinstance(output, StepsResult):
-            self._shared.tracker.add_usage(output.cost)
-            return freeze(dict(output.outputs))
-        return freeze(output)
+
+def _unwrapped(output: Any) -> _Made:
+    if isinstance(output, PatternResult):
+        return output.value, output.cost  # frozen already
+    if isinstance(output, StepsResult):
+        return freeze(dict(output.outputs)), output.cost
+    return freeze(output), _NOTHING

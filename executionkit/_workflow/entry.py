@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from executionkit._arguments import check_budget, check_trace, shown
-from executionkit._workflow.course import Shared
 from executionkit._workflow.run import StepsRun
+from executionkit._workflow.shared import Shared
 from executionkit.types import TokenUsage, freeze, sealed
 
 if TYPE_CHECKING:
+    from executionkit._workflow.record import StepsRecord
     from executionkit._workflow.values import FailurePolicy, Node
     from executionkit.approval import ApprovalGate
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
 
 __all__ = ("Done", "Request", "Snapshot", "run_steps")
@@ -38,6 +40,8 @@ class Request:
 
     spent: TokenUsage = field(default_factory=TokenUsage)
     """The cost of the earlier run."""
+
+    journal: Journal | None = None
 
 
 @sealed
@@ -79,7 +83,10 @@ async def run_steps(
         keep_on=request.on_failure == "continue",
         gate=request.gate,
         trace=request.trace,
+        record=None if request.journal is None else _record(request.journal, kind),
     )
+    if shared.record is not None:
+        await shared.record.check_graph(nodes)
     tracker = shared.tracker
     tracker.add_usage(request.spent)
 
@@ -105,6 +112,20 @@ async def run_steps(
     await run.run(more_facts)
     outputs = {**context, **run.outputs}
     return Done(outputs, tracker.to_usage(), run.skipped, run.failures)
+
+
+def _record(journal: object, kind: str) -> StepsRecord:
+    # Only with a journal: it takes a while to import.
+    from executionkit._workflow.record import StepsRecord
+    from executionkit.journal import Journal
+
+    if not isinstance(journal, Journal):
+        msg = (
+            f"`journal` must be a Journal or None, got {shown(journal)}; for example "
+            "`Journal.open(path, run=...)`"
+        )
+        raise TypeError(msg)
+    return StepsRecord(journal, kind)
 
 
 def _checked_context(

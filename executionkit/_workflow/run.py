@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from executionkit._clock import get_clock
 from executionkit._workflow.course import PENDING, Course
 from executionkit._workflow.graph import ancestors_of, queue_of
+from executionkit._workflow.shared import is_tolerated
 from executionkit.errors import ApprovalPendingError
 from executionkit.patterns._failures import describe
 from executionkit.patterns.base import first_of_group, spending
@@ -20,7 +21,7 @@ from executionkit.types import thaw
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from executionkit._workflow.course import Shared
+    from executionkit._workflow.shared import Shared
     from executionkit._workflow.values import Node
 
 __all__ = ("Save", "StepsRun")
@@ -224,12 +225,16 @@ class StepsRun:
         if isinstance(error, ApprovalPendingError):
             self._parked[node.name] = error
             return False
-        failures = self._tolerated if node.may_fail else self._failures
+        failures = self._failures
         if error is not None:
+            if is_tolerated(node, error):
+                failures = self._tolerated
             failures[node.name] = error
         elif not task.cancelled():
             self._skipped.add(node.name)
         elif course.last_failure is not None:  # called off between two attempts
+            if is_tolerated(node, course.last_failure):
+                failures = self._tolerated
             failures[node.name] = course.last_failure
         return False
 

@@ -55,6 +55,7 @@ class Node:
     timeout: float | None = None
     in_thread: bool = False
     may_fail: bool = False
+    idempotent: bool = False
 
 
 @sealed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from executionkit.cost import Budget, CostTracker
@@ -12,7 +12,9 @@ from executionkit.patterns._call import ModelCall, known_secrets
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider, LLMResponse
     from executionkit.engine.retry import RetryConfig
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
+    from executionkit.patterns._journaled import Recorded
     from executionkit.types import TokenUsage
 
 __all__ = ("Asker",)
@@ -27,12 +29,23 @@ class Asker:
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         options: Go to the provider with each request.
+        journal: Keeps the replies. None = nothing does.
+        pattern: The name of the run in it.
 
     Raises:
+        TypeError: When `journal` is none.
         ValueError: When `max_cost` makes no sense.
     """
 
-    __slots__ = ("budget", "options", "provider", "retry", "trace", "tracker")
+    __slots__ = (
+        "budget",
+        "options",
+        "provider",
+        "record",
+        "retry",
+        "trace",
+        "tracker",
+    )
 
     def __init__(
         self,
@@ -41,33 +54,48 @@ class Asker:
         retry: RetryConfig | None,
         trace: TraceCallback | None,
         options: dict[str, Any],
+        journal: Journal | None = None,
+        pattern: str = "",
     ) -> None:
         self.provider: LLMProvider = provider
         self.budget: Budget = Budget.from_usage(max_cost)
         self.retry: RetryConfig = retry or DEFAULT_RETRY
         self.trace: TraceCallback | None = trace
         self.options: dict[str, Any] = options
+        self.record: Recorded | None = None
+        """What of the run is on record; None = nothing."""
+
+        if journal is not None:
+            from executionkit.patterns._journaled import recorded  # costs only then
+
+            self.record = recorded(journal, pattern)
         self.tracker: CostTracker = CostTracker()
 
     def ask(
         self,
         messages: Sequence[dict[str, Any]],
         options: dict[str, Any] | None = None,
+        *,
+        place: str | None = None,
+        keeps: Callable[[Exception], bool] | None = None,
     ) -> Coroutine[Any, Any, LLMResponse]:
         """One checked call, to be awaited at once; see `checked_complete`.
 
         Args:
             messages: OpenAI's chat form.
             options: For the provider, instead of the run's own.
+            place: Its place on record. None = the next one: for calls that come one
+                after the other.
+            keeps: Whether a failure stands on record, because the pattern goes on. None
+                = it does not.
         """
+        chosen = self.options if options is None else options
         call = ModelCall(
-            self.provider,
-            messages,
-            self.tracker,
-            self.budget,
-            self.trace,
-            self.options if options is None else options,
+            self.provider, messages, self.tracker, self.budget, self.trace, chosen
         )
+        if self.record is not None:
+            place = self.record.next("model") if place is None else place
+            return self.record.ask(self, call, messages, chosen, place, keeps)
         return call.run(self.retry)
 
     @property
@@ -85,6 +113,8 @@ class Asker:
         facts: dict[str, Any] = {"over_budget": self.over_budget}
         if self.tracker.answered_by:
             facts["answered_by"] = dict(self.tracker.answered_by)
+        if self.record is not None:
+            facts.update(self.record.facts())
         return facts
 
     @property

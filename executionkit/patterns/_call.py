@@ -16,6 +16,7 @@ from executionkit.cost import (
     CostTracker,
     Reservation,
     estimate_tokens,
+    response_usage,
 )
 from executionkit.engine._attempts import Attempts, OnWait
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
@@ -28,11 +29,11 @@ from executionkit.errors import (
 from executionkit.patterns._call_trace import CallTrace
 from executionkit.patterns._failures import lost_connection, names_itself, own_failure
 from executionkit.patterns._paced import PacedRoom
+from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider
     from executionkit.observability import TraceCallback
-    from executionkit.types import TokenUsage
 
 __all__ = ("ModelCall", "checked_complete", "known_secrets")
 
@@ -332,6 +333,12 @@ class ModelCall:
     def on_wait(self) -> OnWait | None:
         """Takes waits; None when nobody watches."""
         return None if self._told is None else self._told.scope.waited
+
+    def cost_of(self, response: LLMResponse) -> TokenUsage:
+        """What the whole call has cost, failed attempts included."""
+        besides = getattr(response, "besides", None)
+        cost = response_usage(response) + TokenUsage(llm_calls=self._sent)
+        return cost + besides if type(besides) is TokenUsage else cost
 
 
 def _max_output(provider: object, kwargs: Mapping[str, Any]) -> int:

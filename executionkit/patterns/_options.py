@@ -98,6 +98,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
             "`execution_scope(ExecutionContext.with_deadline(seconds))`"
         ),
         "gate": "it belongs to `react_loop`, as `approval_gate`",
+        "journal": "it belongs to `react_loop` and `map_reduce`",
         "max_calls": "to limit calls, pass `max_cost=TokenUsage(llm_calls=...)`",
         "max_tool_rounds": "it belongs to `react_loop`, as `max_rounds`",
         "samples": "it belongs to `consensus`, as `num_samples`",

@@ -22,6 +22,7 @@ from executionkit.errors import (
     DeadlineExceededError,
     ErrorCode,
     ExecutionKitError,
+    JournalError,
     ToolProcessorError,
     ToolTimeoutError,
 )
@@ -39,7 +40,9 @@ from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.types import thaw
 
 if TYPE_CHECKING:
+    from executionkit.patterns._journaled import Recorded
     from executionkit.patterns._react_round import Round
+    from executionkit.patterns._tool_record import ToolRecord
 
 __all__ = ("ToolDesk",)
 
@@ -58,6 +61,7 @@ class ToolDesk:
         secrets: Texts that must not appear in trace events.
         concurrency: Calls in flight at once.
         timeout: Seconds per call, waiting included, for a runner other than a list.
+        record: What of the run is on record. None = nothing.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class ToolDesk:
         secrets: Sequence[str],
         concurrency: int,
         timeout: float | None,
+        record: Recorded | None = None,
     ) -> None:
         self._runner = runner
         self._list = runner if isinstance(runner, ToolListRunner) else None
@@ -84,6 +89,7 @@ class ToolDesk:
         self._slots = asyncio.Semaphore(concurrency)
         self._concurrency = concurrency
         self._timeout = timeout
+        self._record = None if record is None else _tool_record(record, runner)
 
     async def run(self, work: Round) -> None:
         """Fill `work.results`; those that are done stay when this is cancelled.
@@ -93,7 +99,9 @@ class ToolDesk:
                 other calls have been run.
         """
         ready = self._admit(work)
-        plain = self._gate is None and self._trace is None
+        if self._record is not None:
+            await self._record.begin(work, ready)
+        plain = self._gate is None and self._trace is None and self._record is None
         if plain and self._list is not None and len(ready) <= self._concurrency:
             await self._start_all(self._list, work, ready)
         elif len(ready) == 1:
@@ -189,7 +197,7 @@ class ToolDesk:
         call = _call_at(work, index)
         refused = self._check(call)
         if refused is None and self._gate is not None:
-            answer = await self._ask(self._gate, work, call)
+            answer = await self._ask(self._gate, work, index, call)
             if isinstance(answer, ToolResult):
                 refused = answer
             elif answer is not call:
@@ -197,15 +205,40 @@ class ToolDesk:
                 refused = self._check(call)  # whoever changed it may be wrong too
         if refused is not None:
             work.results[index] = refused
-        elif self._list is None:
-            result = await self._hand_over(call)
-            if (parked := pending_in(result, call)) is not None:
-                work.parked.append(parked)
-            work.results[index] = result
+        elif self._record is not None:
+            await self._run_on_record(self._record, work, index, call)
         else:
-            await self._start_all(self._list, work, [index])
+            await self._run(work, index, call)
         if self._gate is not None or self._list is None:
             tell_of_change(work, index)
+
+    async def _run(self, work: Round, index: int, call: ToolCall) -> None:
+        if self._list is not None:
+            await self._start_all(self._list, work, [index])
+            return
+        result = await self._hand_over(call)
+        if (parked := pending_in(result, call)) is not None:
+            work.parked.append(parked)
+        work.results[index] = result
+
+    async def _run_on_record(
+        self, record: ToolRecord, work: Round, index: int, call: ToolCall
+    ) -> None:
+        has_begun = False
+
+        async def run(keyed: ToolCall) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await self._run(work, index, keyed)
+
+        try:
+            await record.run(work, index, call, run)
+        except JournalError:
+            raise
+        except Exception as exc:
+            if has_begun:
+                raise
+            work.results[index] = _failed(call, exc)  # as an operator has said
 
     def _check(self, call: ToolCall) -> ToolResult | None:
         if self._list is not None:
@@ -220,12 +253,16 @@ class ToolDesk:
         return _refused(call, ErrorCode.TOOL_NOT_FOUND, text)
 
     async def _ask(
-        self, gate: ApprovalGate, work: Round, call: ToolCall
+        self, gate: ApprovalGate, work: Round, index: int, call: ToolCall
     ) -> ToolResult | ToolCall:
         """The call that may run, as it was approved; else the answer for the model."""
         try:
-            decision = await gate.request(_request(call))
-        except (ApprovalTimeoutError, DeadlineExceededError):
+            request = _request(call)
+            if self._record is None:
+                decision = await gate.request(request)
+            else:
+                decision = await self._record.ask(gate, request, index)
+        except (ApprovalTimeoutError, DeadlineExceededError, JournalError):
             raise  # the gate's policy says that silence ends the run
         except ApprovalPendingError as exc:
             work.parked.extend(exc.requests)
@@ -290,6 +327,15 @@ class ToolDesk:
         if self._redact_arguments:
             return dict.fromkeys(call.arguments, "[redacted]")
         return {key: thaw(value) for key, value in call.arguments.items()}
+
+
+def _tool_record(record: Recorded, runner: ToolRunner) -> ToolRecord:
+    from executionkit.patterns._tool_record import ToolRecord  # only with a journal
+
+    def unknown(_call: ToolCall) -> bool:
+        return False
+
+    return ToolRecord(record, getattr(runner, "is_repeatable", unknown))
 
 
 def _call_at(work: Round, index: int) -> ToolCall:

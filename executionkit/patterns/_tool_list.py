@@ -166,6 +166,11 @@ class ToolListRunner:
         info = ErrorInfo.from_code(ErrorCode.TOOL_ARGUMENT_ERROR, text)
         return ToolResult.failure(call, info, attempts=0)
 
+    def is_repeatable(self, call: ToolCall) -> bool:
+        """Whether running a call twice does no more than once."""
+        entry = self._entries.get(call.name)
+        return entry is not None and entry.tool.is_repeatable
+
     def _unknown(self, call: ToolCall) -> ToolResult:
         error = ToolNotFoundError(call.name, available_tools=self._entries)
         offered = ", ".join(self._entries) or "none"

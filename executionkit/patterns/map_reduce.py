@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterable, Collection, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,6 +15,7 @@ from executionkit.engine.parallel import map_bounded
 from executionkit.errors import (
     BudgetExhaustedError,
     DeadlineExceededError,
+    JournalError,
     PatternError,
     PermanentError,
     RequestTooLargeError,
@@ -31,6 +33,7 @@ from executionkit.types import PatternResult, TokenUsage
 if TYPE_CHECKING:
     from executionkit._llm import LLMProvider, LLMResponse, Omit
     from executionkit.engine.retry import RetryConfig
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
 
 __all__ = ("map_reduce",)
@@ -57,6 +60,7 @@ async def map_reduce(
     retry: RetryConfig | None = None,
     trace: TraceCallback | None = None,
     stream: bool = False,
+    journal: Journal | None = None,
     **options: Any,
 ) -> PatternResult[str]:
     """Map a prompt over many inputs, then reduce the answers with one call.
@@ -84,12 +88,16 @@ async def map_reduce(
         retry: How to retry model calls. None = `DEFAULT_RETRY`.
         trace: Receives trace events.
         stream: Not supported; must be False.
+        journal: Keeps the answers, so that a run that broke off pays for none of them
+            again; inputs have their places by position.
         **options: Passed to the provider with each call.
 
     Returns:
         The reduced answer. Metadata: `map_count` (inputs), `reduce_calls` (1),
         `total_calls` (requests, retries included), `failed` (position and error of
-        each failed input), `truncated_responses`, `empty_responses`, `over_budget`.
+        each failed input), `truncated_responses`, `empty_responses`, `over_budget`;
+        with a journal `replayed` (calls answered by it) and `replayed_cost` (a part of
+        the cost).
 
     Raises:
         ValueError: For an argument out of range, and a template without its
@@ -112,16 +120,19 @@ async def map_reduce(
     check_positive(max_concurrency=max_concurrency)
     check_run(provider, max_cost, retry, trace, temperature, max_tokens)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
-    asker = Asker(provider, max_cost, retry, trace, settings)
+    asker = Asker(provider, max_cost, retry, trace, settings, journal, "map_reduce")
     phase = _MapPhase(on_error == "collect", asker.secrets)
-
     siblings = Siblings(asker.secrets, phase.is_fatal)
+    positions = itertools.count()
 
     async def one(item: str) -> LLMResponse:
+        place = f"map:{next(positions)}"  # calls begin in the order of the inputs
         siblings.check()
         try:
             prompt = map_prompt_template.replace(_ITEM, _text(item))
-            return await asker.ask([user_message(prompt)])
+            return await asker.ask(
+                [user_message(prompt)], place=place, keeps=phase.goes_on
+            )
         except Exception as exc:
             siblings.add(exc)
             raise
@@ -135,7 +146,7 @@ async def map_reduce(
                 async for index, outcome in answers:
                     phase.add(index, outcome)
         prompt = reduce_prompt_template.replace(_OUTPUTS, phase.joined())
-        final = await asker.ask([user_message(prompt)])
+        final = await asker.ask([user_message(prompt)], place="reduce")
     facts = {
         "map_count": phase.count,
         "reduce_calls": 1,
@@ -202,7 +213,9 @@ def _is_hopeless(failure: BaseException) -> bool:
         return failure.metadata.get("status") in _HOPELESS
     if isinstance(failure, RequestTooLargeError):  # another input may be shorter
         return False
-    return isinstance(failure, (BudgetExhaustedError, DeadlineExceededError))
+    return isinstance(
+        failure, (BudgetExhaustedError, DeadlineExceededError, JournalError)
+    )
 
 
 class _MapPhase:
@@ -226,6 +239,10 @@ class _MapPhase:
         # A cancellation is none of the run: that would not come as an outcome.
         known = isinstance(failure, (Exception, asyncio.CancelledError))
         return not self._collect or not known or _is_hopeless(failure)
+
+    def goes_on(self, failure: Exception) -> bool:
+        """Whether the run goes on after a failure of one input."""
+        return not self.is_fatal(failure)
 
     def add(self, index: int, outcome: LLMResponse | BaseException) -> None:
         if isinstance(outcome, BaseException):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from executionkit._llm import LLMProvider, Omit
     from executionkit.approval import ApprovalGate
     from executionkit.engine.retry import RetryConfig
+    from executionkit.journal import Journal
     from executionkit.observability import TraceCallback
     from executionkit.patterns._generators import ProgressCallback
 
@@ -74,6 +75,7 @@ async def react_loop(
     on_progress: ProgressCallback | None = None,
     summarizer: Summarizer | None = None,
     transcript: list[dict[str, Any]] | None = None,
+    journal: Journal | None = None,
     **options: Any,
 ) -> PatternResult[str]:
     """Let a model call tools until it answers.
@@ -118,6 +120,9 @@ async def react_loop(
         summarizer: Sums up messages that are not sent any more.
         transcript: A list of yours that always holds the well-formed conversation,
             also when the run fails or is cancelled.
+        journal: Keeps replies, results, approvals and summaries, so that a run that
+            broke off goes on where it was. A tool that had begun is run again when it
+            is `idempotent` or only reads. Callbacks are called again.
         **options: Passed to the provider (`tool_choice`, `seed`, `stop`, ...). A
             `tool_choice` that forces calls holds until the first one was made.
 
@@ -131,7 +136,8 @@ async def react_loop(
         (complete, in order; `exception` of each is what the tool raised, of which the
         model sees the type only), `tools_offered`, `tools_never_called` (offered, but no
         call came: the server or its template may not support them),
-        `history_repairs`, `over_budget`, and `refusal` when the model refused.
+        `history_repairs`, `over_budget`, and `refusal` when the model refused; with a
+        journal `replayed` (what came from it) and `replayed_cost` (a part of the cost).
 
     Raises:
         TypeError: When the provider cannot call tools, an argument is of the wrong
@@ -143,6 +149,9 @@ async def react_loop(
         BudgetExhaustedError: When the budget has no room for the next call.
         DeadlineExceededError: When the deadline of the current context has passed.
         LLMError: When a model call fails for good.
+        InDoubtError: When tool calls had begun as an earlier run broke off, and may not
+            be repeated.
+        JournalMismatchError: When the journal is that of another program.
 
     Warns:
         UserWarning: When the token limit cut a reply off.
@@ -172,7 +181,9 @@ async def react_loop(
     _check_limits(tool_call_limits)
     limits = CallLimits(max_tool_calls_per_round, max_tool_calls, tool_call_limits)
     settings = {"temperature": temperature, "max_tokens": max_tokens, **options}
-    asker = Asker(provider, max_cost, retry, trace, settings)
+    asker = Asker(provider, max_cost, retry, trace, settings, journal, "react_loop")
+    if asker.record is not None:
+        summarizer = asker.record.summed_up(summarizer)
     history, repairs = _start(prompt, messages)
     runner = _runner(tools, tool_timeout, on_progress, asker.secrets)
     schemas = [dict(item) for item in await runner.tool_schemas()]
@@ -191,6 +202,7 @@ async def react_loop(
         secrets=asker.secrets,
         concurrency=max_tool_concurrency,
         timeout=tool_timeout,
+        record=asker.record,
     )
     run = ReactRun(
         Model(asker, schemas, json_mode=tool_mode == "json"),

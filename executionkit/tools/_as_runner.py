@@ -36,6 +36,11 @@ class RunnerHalf(ProcessorViews):
             return None
         return checked(self._ready().paths, self._meant(call))
 
+    def is_repeatable(self, call: ToolCall) -> bool:
+        """Whether running a call twice does no more than once; False when unknown."""
+        record = self.registry.find(self._meant(call).name)
+        return record is not None and record.tool.is_repeatable
+
     def _meant(self, call: ToolCall) -> ToolCall:
         return renamed(call, self._wire_names().full_name(call.name))
 

@@ -30,7 +30,6 @@ __all__ = ("IdempotencyOptions", "Once")
 _MAX_KEYS: Final = 100_000
 _FIRST_POLL: Final = 0.05
 _LONGEST_POLL: Final = 1.0
-_SAFE_TO_REPEAT: Final = frozenset({"none", "read"})
 
 
 @sealed
@@ -245,8 +244,7 @@ def _finished(known: Any, request: ToolRequest) -> Any:
 
 
 def _is_in_doubt(exc: BaseException, request: ToolRequest) -> bool:
-    tool = request.record.tool
-    if tool.idempotent or tool.side_effects in _SAFE_TO_REPEAT or not request.started:
+    if request.record.tool.is_repeatable or not request.started:
         return False
     return isinstance(exc, ToolTimeoutError) or not isinstance(exc, Exception)
 
