@@ -19,7 +19,7 @@ from executionkit.backends._redis.breakers import RedisBreakers
 from executionkit.backends._redis.cache import RedisCache
 from executionkit.backends._redis.keys import head_of
 from executionkit.backends._redis.limiter import RedisLimiter
-from executionkit.backends._redis.resp import Question
+from executionkit.backends._redis.resp import Question, to_bytes
 from executionkit.backends._redis.scripts import SERVER_TIME, Scripts
 from executionkit.backends._redis.wire import AddressWire, ClientWire, checked
 from executionkit.engine._checks import check_number
@@ -115,6 +115,24 @@ class RedisBackend:
             found = RedisBreakers(self._wire, self._scripts, head, clock=self._clock)
             self._stores["breakers", name] = found
         return found
+
+    def limiter_under(
+        self, key_prefix: str, clock: Clock | None = None
+    ) -> RedisLimiter:
+        """Limits whose keys are the prefix, a colon, and the key of the rule."""
+        head = to_bytes(f"{key_prefix}:")
+        clock = clock or self._clock
+        return RedisLimiter(
+            self._wire, self._scripts, head, by_period=False, clock=clock
+        )
+
+    def breakers_under(
+        self, key_prefix: str, clock: Clock | None = None
+    ) -> RedisBreakers:
+        """Circuits whose keys are the prefix, a colon, the name, and what it is."""
+        head = to_bytes(f"{key_prefix}:")
+        clock = clock or self._clock
+        return RedisBreakers(self._wire, self._scripts, head, clock=clock)
 
     async def ping(self) -> None:
         """Whether the server answers.

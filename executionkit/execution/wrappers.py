@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from executionkit.tools._redis_circuits import (
+    RedisCircuitBreaker,
+    RedisCircuitBreakerConfig,
+    RedisCircuitBreakerExecutor,
+    create_redis_circuit_breaker,
+    create_redis_circuit_breaker_executor,
+)
+from executionkit.tools._redis_limits import (
+    RedisRateLimiter,
+    create_redis_rate_limiter,
+)
 from executionkit.tools.executors import (
     CacheInterface,
     CachingToolExecutor,
@@ -46,6 +57,10 @@ __all__ = (
     "RateLimiter",
     "RateLimiterInterface",
     "RateLimiterSettings",
+    "RedisCircuitBreaker",
+    "RedisCircuitBreakerConfig",
+    "RedisCircuitBreakerExecutor",
+    "RedisRateLimiter",
     "RetryConfig",
     "RetryableToolExecutor",
     "ToolCircuitBreaker",
@@ -56,6 +71,9 @@ __all__ = (
     "create_circuit_breaker",
     "create_production_executor",
     "create_rate_limiter",
+    "create_redis_circuit_breaker",
+    "create_redis_circuit_breaker_executor",
+    "create_redis_rate_limiter",
     "rate_limited",
     "retryable",
 )

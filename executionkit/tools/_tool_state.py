@@ -104,7 +104,7 @@ class RateLimiter:
         self._limits = RateLimits(options, self._clock)
         self._has_overall = global_limit is not None
 
-    def layer(self, record: Any) -> RateLimitLayer | None:
+    def layer(self, record: Any) -> Any:
         """The layer of one tool; None when no limit concerns it."""
         return self._limits.bind_local(record)
 
@@ -119,7 +119,7 @@ class RateLimiter:
             ToolRateLimitedError: At once, when it cannot start in time.
         """
         known: Any = KnownTool(tool, "default")
-        layer = self._limits.bind_local(known)
+        layer = self.layer(known)
         if layer is None:
             return
         request = ToolRequest(ToolCall("", tool), known, None)
@@ -171,7 +171,7 @@ class RateLimiter:
     def _windows(self, tool: str) -> tuple[SlidingWindow | None, SlidingWindow | None]:
         """The tool's own window, and that of all tools."""
         known: Any = KnownTool(tool, "default")
-        layer = self._limits.bind_local(known)
+        layer: RateLimitLayer | None = self._limits.bind_local(known)
         if layer is None:
             return None, None
         windows = layer.windows

@@ -123,6 +123,8 @@ class CircuitBreakerExecutor(ToolWrapper):
         """What decides; None = the circuits of this executor."""
         self._circuits = Circuits(default_config, tool_configs, self._clock)
 
+    _machine = "circuit_breaker"
+
     def get_circuit_states(self) -> dict[str, dict[str, Any]]:
         """How each circuit stands, by the tool's full name.
 
@@ -163,11 +165,14 @@ class CircuitBreakerExecutor(ToolWrapper):
             if breaker is None:
                 circuit = self._circuits.get(request.record.names)
                 return await self._through(BreakerLayer(circuit), request)
+            layer: Any = getattr(breaker, "layer", None)
+            if layer is not None:
+                return await self._through(layer(request.record), request)
             if not await breaker.can_execute(request.full_name):
                 raise await _refusal(breaker, request.full_name)
         except ToolCircuitOpenError as exc:
             refused = failed_result(request.call, exc, attempts=0)
-            return replace(refused, machine="circuit_breaker", pid=0)
+            return replace(refused, machine=self._machine, pid=0)
         return await self._reported(breaker, request)
 
     async def _reported(

@@ -1,7 +1,7 @@
 """Executors with limits and circuits around a strategy, made in one call.
 
-The state is kept in this process. `WrapperBackend.REDIS` is refused until there is a
-store that many processes share; `WrapperBackend.AUTO` takes the best one there is.
+The state is kept in this process, or on a Redis server that many processes share;
+`WrapperBackend.AUTO` takes the server when one answers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._frozen import freeze_mapping, sealed
 from executionkit.engine.breaker import BreakerConfig
 from executionkit.errors import StateStoreError
+from executionkit.tools._redis_circuits import (
+    RedisCircuitBreaker,
+    RedisCircuitBreakerExecutor,
+)
+from executionkit.tools._redis_limits import (
+    DEFAULT_REDIS_URL,
+    RedisRateLimiter,
+    redis_at,
+)
 from executionkit.tools._tool_state import (
     CircuitBreakerInterface,
     RateLimiter,
@@ -24,6 +33,9 @@ from executionkit.tools._wrappers import CircuitBreakerExecutor, RateLimitedTool
 from executionkit.tools._wrapping import ToolWrapper
 from executionkit.tools.middleware.rate_limit import RateLimitOptions
 
+if TYPE_CHECKING:
+    from executionkit.backends.redis import RedisBackend
+
 __all__ = (
     "DEFAULT_REDIS_URL",
     "CircuitBreakerSettings",
@@ -33,9 +45,6 @@ __all__ = (
     "create_production_executor",
     "create_rate_limiter",
 )
-
-DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
-"""Where Redis is looked for."""
 
 _BREAKER_PREFIX: Final = "circuitbreaker"
 _LIMITER_PREFIX: Final = "ratelimit"
@@ -48,10 +57,10 @@ class WrapperBackend(StrEnum):
     """In this process."""
 
     REDIS = "redis"
-    """In Redis, shared by many processes. Not in this version: refused."""
+    """On a Redis server, shared by many processes."""
 
     AUTO = "auto"
-    """The best one that is there: in this version, memory."""
+    """On the Redis server when one answers, else in this process."""
 
 
 @sealed
@@ -170,23 +179,58 @@ class _MemoryStore:
         )
 
 
-async def _open_store(backend: WrapperBackend | str, redis_url: str) -> _Store:  # noqa: ARG001 - for the store to come
+class _RedisStore:
+    """On a server; one connection for all that is made of one address."""
+
+    def __init__(self, server: RedisBackend) -> None:
+        self._server = server
+
+    def circuit_breaker(
+        self, settings: CircuitBreakerSettings, key_prefix: str, /
+    ) -> RedisCircuitBreaker:
+        return RedisCircuitBreaker(
+            self._server,
+            default_config=settings.to_config(),
+            tool_configs=settings.to_configs(),
+            key_prefix=key_prefix,
+        )
+
+    def rate_limiter(
+        self, settings: RateLimiterSettings, key_prefix: str, /
+    ) -> RedisRateLimiter:
+        return RedisRateLimiter(
+            self._server,
+            global_limit=settings.global_limit,
+            global_period=settings.global_period,
+            tool_limits=settings.tool_limits,
+            key_prefix=key_prefix,
+        )
+
+
+async def _open_store(backend: WrapperBackend | str, redis_url: str) -> _Store:
     """The one place that knows which stores there are.
 
     Raises:
-        StateStoreError: For a store that this version does not have.
+        StateStoreError: For REDIS, when no server answers.
         ValueError: For an unknown name.
     """
     chosen = WrapperBackend(backend)
-    if chosen is WrapperBackend.REDIS:
+    if chosen is WrapperBackend.MEMORY:
+        return _MemoryStore()
+    server = redis_at(redis_url)
+    try:
+        await server.ping()
+    except StateStoreError as exc:
+        await server.close()
+        if chosen is WrapperBackend.AUTO:
+            return _MemoryStore()
         msg = (
-            "`WrapperBackend.REDIS`: this version has no Redis store; use "
-            "`WrapperBackend.MEMORY` (limits and circuits per process), or hand your "
-            "own object to `RateLimitedToolExecutor(executor, limiter)` and "
-            "`CircuitBreakerExecutor(executor, circuit_breaker=...)`"
+            f"`WrapperBackend.REDIS`: {exc}; start the server, say where it is with "
+            "`redis_url`, or use `WrapperBackend.MEMORY` (limits and circuits per "
+            "process)"
         )
-        raise StateStoreError(msg)
-    return _MemoryStore()
+        raise StateStoreError(msg, original_error=exc) from exc
+    return _RedisStore(server)
 
 
 async def create_circuit_breaker(
@@ -199,13 +243,13 @@ async def create_circuit_breaker(
     """Circuits by the names of tools: `can_execute`, then one report.
 
     Args:
-        backend: Where their state is. AUTO = in memory, in this version.
-        redis_url: For REDIS.
+        backend: Where their state is.
+        redis_url: For REDIS and AUTO.
         key_prefix: What keys in a shared store begin with. None = `circuitbreaker`.
         settings: As for `CircuitBreakerSettings`.
 
     Raises:
-        StateStoreError: For REDIS, which this version does not have.
+        StateStoreError: For REDIS, when no server answers.
         TypeError: For an unknown setting.
         ValueError: For a number out of range, or an unknown `backend`.
     """
@@ -225,13 +269,13 @@ async def create_rate_limiter(
     """Permits by the names of tools: `wait`.
 
     Args:
-        backend: Where its state is. AUTO = in memory, in this version.
-        redis_url: For REDIS.
+        backend: Where its state is.
+        redis_url: For REDIS and AUTO.
         key_prefix: What keys in a shared store begin with. None = `ratelimit`.
         settings: As for `RateLimiterSettings`.
 
     Raises:
-        StateStoreError: For REDIS, which this version does not have.
+        StateStoreError: For REDIS, when no server answers.
         TypeError: For an unknown setting.
         ValueError: For a number out of range, or an unknown `backend`.
     """
@@ -260,9 +304,9 @@ async def create_production_executor(  # noqa: PLR0913 - the older API's argumen
 
     Args:
         strategy: A strategy, or any executor.
-        circuit_breaker_backend: Where circuits are. AUTO = in memory, in this version.
-        rate_limiter_backend: Where limits are. AUTO = in memory, in this version.
-        redis_url: For REDIS.
+        circuit_breaker_backend: Where circuits are.
+        rate_limiter_backend: Where limits are.
+        redis_url: For REDIS and AUTO.
         circuit_breaker_settings: None = the defaults.
         rate_limiter_settings: None = no limits.
         enable_circuit_breaker: False leaves the circuits out.
@@ -271,7 +315,7 @@ async def create_production_executor(  # noqa: PLR0913 - the older API's argumen
             `:circuitbreaker` and `:ratelimit`. None = these alone.
 
     Raises:
-        StateStoreError: For REDIS, which this version does not have.
+        StateStoreError: For REDIS, when no server answers.
         TypeError: When `strategy` can run no calls.
         ValueError: For an unknown backend.
     """
@@ -289,7 +333,11 @@ async def create_production_executor(  # noqa: PLR0913 - the older API's argumen
             )
         else:
             breaker = store.circuit_breaker(circuits, head + _BREAKER_PREFIX)
-            executor = CircuitBreakerExecutor(executor, circuit_breaker=breaker)
+            executor = (
+                RedisCircuitBreakerExecutor(executor, breaker)
+                if isinstance(breaker, RedisCircuitBreaker)
+                else CircuitBreakerExecutor(executor, circuit_breaker=breaker)
+            )
     if enable_rate_limiter:
         limits = rate_limiter_settings or RateLimiterSettings()
         store = await _open_store(rate_limiter_backend, redis_url)

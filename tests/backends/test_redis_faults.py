@@ -344,7 +344,7 @@ async def test_loops_in_several_threads_use_one_store(redis_server: Any) -> None
     await backend.close()
 
 
-@pytest.mark.req("redis.one-connection")
+@pytest.mark.req("redis.one-connection", "T-24")
 async def test_a_thousand_waiters_share_a_connection_and_keep_their_order(
     redis_server: Any,
 ) -> None:
@@ -423,7 +423,7 @@ async def test_four_processes_with_fifty_tasks_never_exceed_one_limit(
     assert asked <= 1.3 * len(starts) + 8
 
 
-@pytest.mark.req("redis.bounded")
+@pytest.mark.req("redis.bounded", "T-25")
 async def test_every_key_ends_by_itself_and_healthy_circuits_have_none(
     redis_server: Any,
 ) -> None:
@@ -556,7 +556,7 @@ async def test_tool_calls_while_the_server_is_down(
         await processor.close()
 
 
-@pytest.mark.req("redis.limits")
+@pytest.mark.req("redis.limits", "T-24")
 async def test_cancelled_callers_leave_no_start_behind(redis_server: Any) -> None:
     async with opened(redis_server.url) as backend:
         limiter = backend.limiter()
@@ -579,7 +579,7 @@ async def test_cancelled_callers_leave_no_start_behind(redis_server: Any) -> Non
             assert not limiter._lines
 
 
-@pytest.mark.req("redis.circuits")
+@pytest.mark.req("redis.circuits", "T-25")
 async def test_a_cancelled_caller_gives_its_probe_back(redis_server: Any) -> None:
     config = BreakerConfig(failure_threshold=1, reset_timeout=0.0)
     async with opened(redis_server.url) as backend:
@@ -619,6 +619,19 @@ async def test_a_cancellation_in_the_moment_of_the_reply_loses_no_probe(
         monkeypatch.undo()
         await backend.ping()
         assert (await breakers.snapshot("a", config)).half_open_calls == 0
+
+
+@pytest.mark.req("redis.circuits", "T-43")
+async def test_no_failure_is_lost_when_many_come_at_once(redis_server: Any) -> None:
+    config = BreakerConfig(failure_threshold=100_000)
+    async with opened(redis_server.url) as one, opened(redis_server.url) as two:
+        stores = [one.breakers(), two.breakers()]
+
+        async def fail(store: Any) -> None:
+            await store.report(await store.before("a", config), "failure")
+
+        await asyncio.gather(*(fail(store) for store in stores * 300))
+        assert (await stores[0].snapshot("a", config)).failure_count == 600
 
 
 @pytest.mark.req("redis.client")

@@ -284,10 +284,7 @@ async def test_the_parts_do_what_the_whole_does() -> None:
     flight = layer.join(key)
     assert flight is not None
     async with asyncio.timeout(5):
-        waits = [
-            asyncio.ensure_future(layer.wait(flight, one))
-            for one in (two, three)
-        ]
+        waits = [asyncio.ensure_future(layer.wait(flight, one)) for one in (two, three)]
         await settle(2)
         layer.failed(key, one, asyncio.CancelledError())
         assert await waits[0] is LEAD

@@ -67,6 +67,7 @@ def calls(n: int = 1) -> list[ToolCall]:
     return [ToolCall(f"c{i}", "expensive_api") for i in range(n)]
 
 
+NOWHERE = "unix:///no/such/socket"
 MEMORIES = [WrapperBackend.MEMORY, WrapperBackend.AUTO, "memory", "auto"]
 
 
@@ -81,7 +82,7 @@ async def test_the_documented_example_without_a_server(
         tools.strategy,
         circuit_breaker_backend=backend,
         rate_limiter_backend=backend,
-        redis_url="redis://localhost:6379/0",
+        redis_url=NOWHERE,
         circuit_breaker_settings=CircuitBreakerSettings(
             failure_threshold=5,
             success_threshold=2,
@@ -202,17 +203,24 @@ async def test_a_store_that_is_not_there_is_refused_with_what_works() -> None:
     tools = Tools()
     redis = WrapperBackend.REDIS
     for make in (
-        create_circuit_breaker(redis),
-        create_rate_limiter("redis"),
-        create_production_executor(tools.strategy, circuit_breaker_backend=redis),
-        create_production_executor(tools.strategy, rate_limiter_backend=redis),
+        create_circuit_breaker(redis, redis_url=NOWHERE),
+        create_rate_limiter("redis", redis_url=NOWHERE),
+        create_production_executor(
+            tools.strategy, circuit_breaker_backend=redis, redis_url=NOWHERE
+        ),
+        create_production_executor(
+            tools.strategy, rate_limiter_backend=redis, redis_url=NOWHERE
+        ),
     ):
         with pytest.raises(StateStoreError, match=r"WrapperBackend\.MEMORY") as caught:
             await make
         assert isinstance(caught.value, ExecutionKitError)
     # What is left out needs no store.
     await create_production_executor(
-        tools.strategy, circuit_breaker_backend=redis, enable_circuit_breaker=False
+        tools.strategy,
+        circuit_breaker_backend=redis,
+        redis_url=NOWHERE,
+        enable_circuit_breaker=False,
     )
     with pytest.raises(ValueError, match="memcached"):
         await create_rate_limiter("memcached")

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from executionkit.backends import MemoryBreakers, MemoryLimiter
+from executionkit.backends import MemoryBreakers
 from executionkit.engine.rate_bucket import PermitTimeoutError
 from executionkit.errors import (
     StateStoreError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         LimiterBackend,
         LimitPermit,
         LimitRule,
+        MemoryLimiter,
         Outcome,
     )
     from executionkit.engine.breaker import BreakerConfig
@@ -137,6 +138,7 @@ class SharedRateLayer(Layer):
         outage: What happens when the store does not answer.
         reports: Takes the refunds.
         clock: For deadlines.
+        local: The limits of this process, of all tools; they stand in for the store.
     """
 
     __slots__ = ("_clock", "_local", "_outage", "_reports", "_rules", "_store")
@@ -150,13 +152,14 @@ class SharedRateLayer(Layer):
         outage: Outage,
         reports: Reports,
         clock: Clock,
+        local: MemoryLimiter | None,
     ) -> None:
         self._store = store
         self._rules = rules
         self._outage = outage
         self._reports = reports
         self._clock = clock
-        self._local = MemoryLimiter(clock) if outage.mode == "local" else None
+        self._local = local
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None]:
         return self._acquire(request)

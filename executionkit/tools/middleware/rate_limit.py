@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from executionkit.backends import LimiterBackend, LimitRule
+from executionkit.backends import LimiterBackend, LimitRule, MemoryLimiter
 from executionkit.engine._checks import check_int, check_number
 from executionkit.engine.rate_bucket import (
     PermitTimeoutError,
@@ -88,6 +88,7 @@ class RateLimits:
         }
         self._own: dict[str, SlidingWindow] = {}
         self._outage = Outage(options.on_error, clock)
+        self._stand_in = MemoryLimiter(clock) if options.on_error == "local" else None
         self.reports: Reports = Reports()
         """What is being told to the backend beside the calls."""
 
@@ -100,6 +101,15 @@ class RateLimits:
     def _bind_shared(
         self, record: ToolRecord, backend: LimiterBackend
     ) -> SharedRateLayer | None:
+        rules = self.rules(record)
+        if not rules:
+            return None
+        return SharedRateLayer(
+            backend, rules, self._outage, self.reports, self._clock, self._stand_in
+        )
+
+    def rules(self, record: ToolRecord) -> tuple[LimitRule, ...]:
+        """The limits of one tool, as a backend knows them: its own, and that of all."""
         options = self._options
         rules: list[LimitRule] = []
         limits = options.tool_limits
@@ -112,11 +122,7 @@ class RateLimits:
         if options.global_limit is not None:
             limit = (options.global_limit, options.global_period)
             rules.append(LimitRule("global", *limit))
-        if not rules:
-            return None
-        return SharedRateLayer(
-            backend, tuple(rules), self._outage, self.reports, self._clock
-        )
+        return tuple(rules)
 
     def bind_local(self, record: ToolRecord) -> RateLimitLayer | None:
         """The layer of one tool over the windows of this process."""
