@@ -47,12 +47,12 @@ def read_text(name: str | None) -> str:
     """
     if name is None or name == "-":
         try:
-            return sys.stdin.read()
+            return sys.stdin.read().removeprefix("\ufeff")
         except UnicodeDecodeError as exc:
             msg = f"standard input is no UTF-8: {exc}"
             raise UsageError(msg) from exc
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         msg = f"`{name}` cannot be read: {exc}"
         raise UsageError(msg) from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -36,9 +37,8 @@ def run_eval(job: Job) -> Coroutine[Any, Any, int]:
     if job["min_accuracy"] is not None and job["min_accuracy"] > 1:
         msg = f"`--min-accuracy` must be from 0 to 1, got {job['min_accuracy']}"
         raise UsageError(msg)
-    if job["output"] is not None and not Path(job["output"]).parent.is_dir():
-        msg = f"the folder of `{job['output']}` is not there"
-        raise UsageError(msg)
+    if job["output"] is not None:
+        _check_output(Path(job["output"]))
     provider = Watched(provider_of(job), job)
     rows = _rows(read_text(job["cases"]))
     baseline = None
@@ -46,6 +46,20 @@ def run_eval(job: Job) -> Coroutine[Any, Any, int]:
         baseline = read_jsonl(read_text(job["baseline"]))
         _check_pairs([row[0] for row in rows], baseline)
     return _run(job, provider, rows, baseline)
+
+
+def _check_output(path: Path) -> None:
+    """Refuse, before anything is paid, a file that cannot be written.
+
+    Raises:
+        UsageError: When it cannot.
+    """
+    if not path.parent.is_dir():
+        msg = f"the folder of `{path}` is not there"
+        raise UsageError(msg)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        msg = f"`{path}` cannot be written"
+        raise UsageError(msg)
 
 
 def _check_pairs(names: list[str], baseline: EvalReport) -> None:
@@ -267,7 +281,11 @@ def _write(job: Job, report: EvalReport, baseline: EvalReport | None) -> None:
     else:
         text = report.to_junit() if kind == "junit" else report.to_jsonl()
     if job["output"] is not None:
-        Path(job["output"]).write_text(text, encoding="utf-8")
+        try:
+            Path(job["output"]).write_text(text, encoding="utf-8")
+        except OSError:
+            console.result(text)  # it has been paid
+            raise
     elif not job.wants_json:
         console.result(text)
     if job.wants_json:

@@ -58,6 +58,15 @@ class Meter:
         chosen = self.usage() if usage is None else usage
         return cost_json(chosen, self.money(chosen))
 
+    def brief(self) -> str:
+        """The cost in few words: money when the prices are known, else tokens."""
+        spent, money = self.usage(), self.money()
+        calls = f"{spent.llm_calls} call{'' if spent.llm_calls == 1 else 's'}"
+        if money is not None:
+            return f"{calls}, {money:.4g} money"
+        counts = (_short(spent.input_tokens), _short(spent.output_tokens))
+        return f"{calls}, {counts[0]} in, {counts[1]} out"
+
     def words(self, usage: TokenUsage | None = None) -> str:
         """The cost in words."""
         spent = self.usage() if usage is None else usage
@@ -67,6 +76,15 @@ class Meter:
         )
         money = self.money(spent)
         return text if money is None else f"{text}, {money:.6g} in money"
+
+
+def _short(count: int) -> str:
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= 10 * size:
+            return f"{count / size:.0f}{unit}"
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
 
 
 class Job:

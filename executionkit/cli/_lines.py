@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Self
 
 from executionkit.cli._console import UsageError
 
-__all__ = ("Done", "OutputFile", "count_lines", "read_lines")
+__all__ = ("Done", "OutputFile", "count_lines", "is_same_file", "read_lines")
 
 _BLOCK: Final = 1 << 16
 _KEY_BITS: Final = 60
@@ -57,12 +57,33 @@ def count_lines(name: str | None) -> int | None:
         raise UsageError(msg) from exc
 
 
+def is_same_file(one: str | None, other: str | None) -> bool:
+    """Whether both names mean one file, by whatever links."""
+    if not (one and other):
+        return False
+    if Path(one).resolve() == Path(other).resolve():
+        return True
+    try:
+        return Path(one).samefile(other)
+    except OSError:  # one of them is not there
+        return False
+
+
 async def read_lines(name: str | None) -> AsyncGenerator[str]:
     """The lines of a file, or of standard input as they come.
+
+    A byte order mark at the start is no part of them.
 
     Raises:
         UsageError: When it is no UTF-8.
     """
+    is_first = True
+    async for line in _lines(name):
+        yield line.removeprefix("\ufeff") if is_first else line
+        is_first = False
+
+
+async def _lines(name: str | None) -> AsyncGenerator[str]:
     from executionkit._threads import run_in_thread
 
     if name is not None and name != "-":
@@ -116,6 +137,9 @@ class OutputFile:
         self.done = Done()
         self._size: int | None = None
         try:
+            if self._path.is_dir():
+                msg = f"`{name}` is a folder, not a file"
+                raise UsageError(msg)
             there = self._path.exists() and self._path.stat().st_size > 0
             if there and resume:
                 if retry_errors:

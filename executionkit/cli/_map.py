@@ -8,12 +8,17 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.cli._ask import asking, call_options, provider_of
 from executionkit.cli._console import Exit, UsageError, as_json
-from executionkit.cli._lines import Done, OutputFile, count_lines, read_lines
+from executionkit.cli._lines import (
+    Done,
+    OutputFile,
+    count_lines,
+    is_same_file,
+    read_lines,
+)
 from executionkit.errors import (
     BudgetExhaustedError,
     DeadlineExceededError,
@@ -84,8 +89,7 @@ def run_map(job: Job) -> Coroutine[Any, Any, int]:
     if job["retry_errors"] and not job["resume"]:
         msg = "`--retry-errors` needs `--resume`"
         raise UsageError(msg)
-    names = (job["input"], job["output"])
-    if all(names) and len({Path(name).resolve() for name in names}) == 1:
+    if is_same_file(job["input"], job["output"]):
         msg = "the output file is the input file; write to another one"
         raise UsageError(msg)
     total = count_lines(job["input"])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Progress", "span_words")
 
+_BAR_WIDTH: Final = 12
 _SECONDS: Final = 10.0
 """Between two lines where there is no terminal."""
 
@@ -48,12 +49,20 @@ class Progress:
     def _make(self) -> Any:
         from rich.console import Console as Screen
         from rich.progress import BarColumn, Progress as Bar, TextColumn
+        from rich.table import Column
 
         plain = bool(os.environ.get("NO_COLOR"))
         bar = Bar(
-            TextColumn("{task.percentage:>3.0f}%" if self._total else "..."),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[words]}"),
+            TextColumn(
+                "{task.percentage:>3.0f}%" if self._total else "...",
+                table_column=Column(min_width=4, no_wrap=True),
+            ),
+            BarColumn(bar_width=_BAR_WIDTH),
+            # What a narrow terminal has no room for is cut off at its end: the cost.
+            TextColumn(
+                "{task.fields[words]}",
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
             console=Screen(stderr=True, no_color=plain, highlight=False),
             transient=True,
             redirect_stdout=False,
@@ -87,14 +96,15 @@ class Progress:
             self._console.note(self.words(done, failed))
 
     def words(self, done: int, failed: int) -> str:
-        """`12/40, 3.1/s, 12 calls, ..., 0:09 left`."""
+        """`12/40, 3.1/s, 0:09 left, 12 calls, 4.1k in, 310 out`."""
         passed = max(self._clock.monotonic() - self._began, 1e-9)
         rate = (done - self._skipped) / passed
         of = "" if self._total is None else f"/{self._total}"
         parts = [f"{done}{of}"]
         if failed:
             parts.append(f"{failed} failed")
-        parts += [f"{rate:.1f}/s", self._meter.words()]
+        parts.append(f"{rate:.1f}/s")
         if self._total is not None and rate > 0:
             parts.append(f"{span_words((self._total - done) / rate)} left")
+        parts.append(self._meter.brief())
         return ", ".join(parts)

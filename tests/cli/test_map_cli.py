@@ -19,7 +19,9 @@ from executionkit.cli._job import Meter
 from executionkit.cli._lines import Done, OutputFile, read_lines
 from executionkit.cli._map import _item
 from executionkit.cli._progress import Progress, span_words
+from executionkit.cost import Prices
 from executionkit.testing import FakeClock
+from executionkit.types import TokenUsage
 
 MOCK = ("--provider", "mock")
 
@@ -218,6 +220,13 @@ def test_a_file_is_never_replaced_unasked(
     assert (folder / "out.jsonl").read_text() == first
     assert invoke(*arguments, "--overwrite").exit_code == 0
     assert rows((folder / "out.jsonl").read_text())[0]["output"] == "b"
+    for name in ("hard", "soft"):
+        link = folder / f"{name}.jsonl"
+        link.hardlink_to("in.jsonl") if name == "hard" else link.symlink_to("in.jsonl")
+        wrong = ("map", "in.jsonl", *MOCK, "-o", link.name, "--overwrite")
+        assert "the output file is the input file" in invoke(*wrong).stderr
+        assert (folder / "in.jsonl").read_text() == '"b"\n'
+    assert "is a folder" in invoke(*arguments[:-1], ".", "--overwrite").stderr
     (folder / "out.jsonl").write_text('{"other": 1}\n')
     assert invoke(*arguments, "--resume").exit_code == 2
     assert (folder / "out.jsonl").read_text() == '{"other": 1}\n'
@@ -363,6 +372,21 @@ async def test_no_more_lines_are_taken_than_calls_and_window(folder: Path) -> No
 
 
 @pytest.mark.req("cli.map")
+def test_a_byte_order_mark_and_carriage_returns_are_no_part_of_the_lines(
+    invoke: Callable[..., Any], program: Any
+) -> None:
+    data = b'\xef\xbb\xbf"one"\r\n\r\n"two"'
+    Path("in.jsonl").write_bytes(data)
+    done = invoke("map", "in.jsonl", *MOCK)
+    assert [row["output"] for row in rows(done.stdout)] == ["one", "two"]
+    done = program.run("map", "-", *MOCK, stdin=data.decode())
+    assert [row["output"] for row in rows(done.stdout)] == ["one", "two"]
+    Path("cases.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a", "equals": "a"}\n')
+    assert invoke("eval", "cases.jsonl", *MOCK).exit_code == 0
+    assert program.run("consensus", *MOCK, stdin="\ufeffhi").stdout == "hi\n"
+
+
+@pytest.mark.req("cli.map")
 def test_input_that_is_no_text_is_said(invoke: Callable[..., Any]) -> None:
     Path("in.jsonl").write_bytes(b'"ok"\n"\xff"\n')
     done = invoke("map", "in.jsonl", *MOCK)
@@ -384,17 +408,24 @@ async def test_progress_tells_rate_cost_and_time_left(
         assert capsys.readouterr().err == ""
         await clock.advance(6.0)
         progress.show(22, 1)
-    assert told == (
-        "20/40, 1 failed, 2.5/s, 0 calls, 0 tokens in, 0 tokens out, 0:08 left"
-    )
+    assert told == "20/40, 1 failed, 2.5/s, 0:08 left, 0 calls, 0 in, 0 out"
     assert capsys.readouterr().err.startswith("22/40, 1 failed, 1.2/s")
     assert span_words(3723) == "1:02:03"
 
 
 @pytest.mark.req("cli.progress")
-@pytest.mark.parametrize("plain", [True, False])
+def test_the_cost_of_a_bar_is_short() -> None:
+    meter = Meter()
+    meter.spent = lambda: TokenUsage(1_234, 99_999_999, 1)
+    assert meter.brief() == "1 call, 1.2k in, 100M out"
+    meter.prices = Prices(input=1, output=2)
+    assert meter.brief() == "1 call, 200 money"
+
+
+@pytest.mark.req("cli.progress")
+@pytest.mark.parametrize(("plain", "width"), [(True, 80), (False, 120), (False, 44)])
 def test_a_terminal_sees_a_bar_and_no_colour_when_that_is_unwanted(
-    program: Any, write: Any, plain: bool
+    program: Any, write: Any, width: int, *, plain: bool
 ) -> None:
     pty = pytest.importorskip("pty")
     import os
@@ -402,7 +433,7 @@ def test_a_terminal_sees_a_bar_and_no_colour_when_that_is_unwanted(
     write("say.jsonl", [{"content": "x", "delay": 0.15}])
     write("in.jsonl", ["a", "b", "c"])
     ours, theirs = pty.openpty()
-    program.environment |= {"TERM": "xterm-256color"}
+    program.environment |= {"TERM": "xterm-256color", "COLUMNS": str(width)}
     program.environment.pop("NO_COLOR", None)
     if plain:
         program.environment["NO_COLOR"] = "1"
@@ -423,8 +454,11 @@ def test_a_terminal_sees_a_bar_and_no_colour_when_that_is_unwanted(
             seen += block
         output = process.stdout.read()
     os.close(ours)
+    assert b" 33% " in seen
     assert b"1/3" in seen
+    assert b"/s" in seen
     assert b"left" in seen
+    assert (b"1 call, 0 in, 1 out" in seen) is (width > 60)
     assert (b"\x1b[38;" in seen or b"\x1b[3" in seen) is not plain
     assert "\x1b" not in output
     assert len(rows(output)) == 3

@@ -221,6 +221,21 @@ def test_an_interrupted_eval_writes_what_was_done(
 
 
 @pytest.mark.req("cli.eval-paid")
+def test_a_report_that_cannot_be_written_is_refused_or_printed(
+    invoke: Callable[..., Any], write: Any, folder: Path
+) -> None:
+    write("cases.jsonl", CASES)
+    for name in (".", "no/out"):
+        done = invoke("eval", "cases.jsonl", *MOCK, "-o", name)
+        assert (done.exit_code, done.stdout) == (2, "")
+    if Path("/dev/full").exists():
+        done = invoke("eval", "cases.jsonl", *MOCK, "-f", "jsonl", "-o", "/dev/full")
+        assert done.exit_code == 1
+        assert "No space left" in done.stderr
+        assert read_jsonl(done.stdout).passed_count == 5
+
+
+@pytest.mark.req("cli.eval-paid")
 def test_an_eval_that_did_nothing_replaces_no_report(
     program: Any, write: Any, folder: Path
 ) -> None:
