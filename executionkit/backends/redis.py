@@ -75,7 +75,8 @@ class RedisBackend:
         check_number("timeout", limit, above=True)
         self._prefix = DEFAULT_PREFIX if prefix is None else prefix
         head_of(self._prefix, "cache")
-        self._shown = "a client" if address is None else address.shown
+        self.address: str = "a client" if address is None else address.shown
+        """Where the server is, without who logs in."""
         self._clock = clock
         self._scripts = Scripts.on(SERVER_TIME)
         self._wire: Wire = (
@@ -86,7 +87,7 @@ class RedisBackend:
         self._stores: dict[tuple[str, str], Any] = {}
 
     def __repr__(self) -> str:
-        return f"RedisBackend({self._shown!r}, prefix={self._prefix!r})"
+        return f"RedisBackend({self.address!r}, prefix={self._prefix!r})"
 
     def cache(self, name: str = "cache") -> RedisCache:
         """The cache of that name; the same one each time."""

@@ -39,6 +39,7 @@ _VARIABLES: Final = (
     "EXECUTIONKIT_MODEL",
     "EXECUTIONKIT_API_KEY",
     "EXECUTIONKIT_HTTP",
+    "EXECUTIONKIT_STATE_URL",
     "ANTHROPIC_BASE_URL",
     "ANTHROPIC_MODEL",
     "ANTHROPIC_API_KEY",
@@ -76,6 +77,7 @@ async def _doctor(job: Job) -> int:
         *_environment(os.environ),
         _transport(),
         _local(),
+        *await _state(os.environ.get("EXECUTIONKIT_STATE_URL", ""), job),
         *await _provider(job),
     ]
     bad = any(item.state == "error" for item in found)
@@ -148,6 +150,34 @@ def _transport() -> _Finding:
     except (ValueError, MissingExtraError) as exc:
         return _Finding("transport", "http", "error", str(exc), "see EXECUTIONKIT_HTTP")
     return _Finding("transport", "http", "ok", str(name))
+
+
+async def _state(url: str, job: Job) -> list[_Finding]:
+    """Whether the place of shared state answers; nothing when none is set."""
+    from executionkit.backends import open_backend
+    from executionkit.backends.redis import RedisBackend
+    from executionkit.errors import StateStoreError
+
+    if not url.strip():
+        return []
+    try:
+        store = open_backend(url.strip())
+    except ValueError as exc:
+        remedy = "see EXECUTIONKIT_STATE_URL"
+        return [_Finding("shared state", "state", "error", str(exc), remedy)]
+    if not isinstance(store, RedisBackend):
+        return [_Finding("shared state", "state", "ok", "in this process")]
+    if job["offline"]:
+        text = f"{store.address}: not looked at"
+        return [_Finding("shared state", "redis", "info", text)]
+    try:
+        await store.ping()
+    except StateStoreError as exc:
+        remedy = "check the address, and whether the server runs"
+        return [_Finding("shared state", "redis", "error", str(exc), remedy)]
+    finally:
+        await store.close()
+    return [_Finding("shared state", "redis", "ok", f"{store.address} answers")]
 
 
 def _local() -> _Finding:

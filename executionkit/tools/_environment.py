@@ -11,6 +11,7 @@ from executionkit._frozen import freeze_mapping
 
 __all__ = (
     "Reader",
+    "read_choice",
     "read_count",
     "read_counts",
     "read_names",
@@ -30,12 +31,18 @@ _NO: Final = frozenset({"false", "0", "no", "off"})
 _NONE: Final = "none"
 
 
-def reads(reader: Reader, default: Any) -> Any:
-    """A field of a dataclass that `reader` reads from a variable."""
+def reads(reader: Reader, default: Any, *, shown: bool = True) -> Any:
+    """A field of a dataclass that `reader` reads from a variable.
+
+    Args:
+        reader: Reads it.
+        default: What it is without a variable.
+        shown: Whether it is in the text form of the dataclass.
+    """
     metadata = {"read": reader, "default": default}
     if isinstance(default, dict):
         return field(default_factory=freeze_mapping, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=shown)
 
 
 def _refusal(variable: str, text: str, wanted: str) -> ValueError:
@@ -75,6 +82,17 @@ def read_seconds(*, above: bool = False, none: bool = True) -> Reader:
         if none and text.lower() == _NONE:
             return None
         return _seconds(variable, text, text, wanted, above=above)
+
+    return read
+
+
+def read_choice(words: Sequence[str]) -> Reader:
+    """Reads one of `words`, in any case."""
+
+    def read(variable: str, text: str) -> str:
+        if text.lower() not in words:
+            raise _refusal(variable, text, f"one of {', '.join(words)}")
+        return text.lower()
 
     return read
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from executionkit._frozen import freeze_mapping, sealed
+from executionkit.backends import open_backend
 from executionkit.engine.breaker import BreakerConfig
 from executionkit.engine.bulkhead import BulkheadConfig
 from executionkit.engine.retry import RetryConfig
 from executionkit.tools._environment import (
     Reader,
+    read_choice,
     read_count,
     read_counts,
     read_names,
@@ -29,6 +31,7 @@ from executionkit.tools._environment import (
     unknown_variables,
 )
 from executionkit.tools._options import DEFAULT_PROCESSOR_TIMEOUT, ToolPolicy
+from executionkit.tools.middleware._store import ON_ERROR, check_on_error
 
 if TYPE_CHECKING:
     from executionkit.tools.processor import ToolProcessor
@@ -65,6 +68,22 @@ _LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """Each switch, and the settings that belong to it."""
+
+
+def _read_url(variable: str, text: str) -> str | None:
+    """The address of a store; the errors never hold it.
+
+    Raises:
+        ValueError: When it is none.
+    """
+    if text.lower() == "none":
+        return None
+    try:
+        open_backend(text)
+    except ValueError as exc:
+        msg = f"{variable} must be the address of a store: {exc}"
+        raise ValueError(msg) from None
+    return text
 
 
 @sealed
@@ -155,6 +174,15 @@ class ProcessorConfig:
     tool_max_retries: Mapping[str, int] = reads(read_counts(0), {})
     """Attempts after the first by name or glob. They turn retries on for these."""
 
+    state_url: str | None = reads(_read_url, None, shown=False)
+    """Where cache, limits and circuits are kept when others share them, e.g.
+    `redis://host:6379/0`; see `open_backend`. None = in this process. It may hold a
+    password, so it is not shown."""
+
+    on_state_error: str = reads(read_choice(ON_ERROR), "local")
+    """What happens while the server does not answer: `local` (this process stands in),
+    `open` (no limit), `closed` (calls fail)."""
+
     show_arguments: bool = reads(read_switch, default=False)
     """Whether arguments are in trace events, redacted."""
 
@@ -168,6 +196,7 @@ class ProcessorConfig:
             if getattr(self, switch) is None:
                 changed = any(self._is_changed(name) for name in settings)
                 object.__setattr__(self, switch, changed)
+        check_on_error(self.on_state_error)
         self.to_processor_kwargs()  # the parts check what they are given
 
     def _is_changed(self, name: str) -> bool:
@@ -211,8 +240,16 @@ class ProcessorConfig:
                 found[switch] = True
         return cls(**found)
 
+    def uses_redis(self) -> bool:
+        """Whether state is kept on a Redis server."""
+        return self.state_url is not None and not self.state_url.startswith("memory:")
+
     def to_processor_kwargs(self) -> dict[str, Any]:
-        """The settings as arguments for `ToolProcessor`."""
+        """The settings as arguments for `ToolProcessor`.
+
+        Each time there is a new `state`; a processor does not close it, but its
+        connection ends with the event loop.
+        """
         return {
             "default_timeout": self.default_timeout,
             "max_concurrency": self.max_concurrency,
@@ -229,6 +266,8 @@ class ProcessorConfig:
             "enable_bulkhead": self.enable_bulkhead,
             "bulkhead_config": self._bulkhead(),
             "policies": self._policies(),
+            "state": None if self.state_url is None else open_backend(self.state_url),
+            "on_state_error": self.on_state_error,
             "show_arguments": self.show_arguments,
         }
 

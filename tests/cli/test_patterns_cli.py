@@ -209,6 +209,26 @@ def test_the_doctor_looks_at_the_endpoint(program: Any, url: str) -> None:
     assert (code, found["endpoint"]["state"]) == (0, "info")
 
 
+@pytest.mark.req("cli.doctor", "redis.secrets")
+def test_the_doctor_looks_at_shared_state(program: Any) -> None:
+    def look(url: str, *more: str) -> tuple[int, dict[str, Any]]:
+        arguments = ("doctor", "--json", "--provider", "mock", *more)
+        done = program.run(*arguments, EXECUTIONKIT_STATE_URL=url)
+        assert "s3cret" not in done.stdout + done.stderr
+        rows = json.loads(done.stdout)["findings"]
+        found = [row for row in rows if row["area"] == "shared state"]
+        return done.returncode, found[0] if found else {}
+
+    nobody = "redis://user:s3cret@127.0.0.1:1"
+    code, found = look(nobody)
+    assert (code, found["state"]) == (3, "error")
+    assert "redis://127.0.0.1:1/0 cannot be reached" in found["detail"]
+    assert look(nobody, "--offline")[1]["state"] == "info"
+    assert look("memory://")[1]["state"] == "ok"
+    assert look("redis://:s3cret@h:x")[0] == 3
+    assert look("") == (0, {})
+
+
 @pytest.mark.req("cli.doctor")
 def test_the_doctor_says_what_is_missing(invoke: Callable[..., Any]) -> None:
     done = invoke("doctor")

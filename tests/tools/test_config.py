@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from executionkit.backends.redis import RedisLimiter
 from executionkit.calls import ToolCall
 from executionkit.engine.breaker import BreakerConfig
 from executionkit.engine.bulkhead import BulkheadConfig
@@ -102,6 +103,8 @@ def test_every_field_has_a_test_of_its_effect() -> None:
         "tool_timeouts",
         "tool_max_retries",
         "show_arguments",
+        "state_url",
+        "on_state_error",
     }
     tested = {name for name, *_ in EFFECTS}
     assert {item.name for item in fields(ProcessorConfig)} == tested | elsewhere
@@ -122,6 +125,28 @@ def test_parsers_and_shown_arguments_reach_the_processor() -> None:
     everything = ToolProcessor(create_registry())
     assert 0 < len(made.parsers) < len(everything.parsers)
     assert config(show_arguments="on").to_processor_kwargs()["show_arguments"] is True
+
+
+@pytest.mark.req("config.effect", "redis.secrets")
+def test_shared_state_is_opened_by_its_address_which_is_not_shown() -> None:
+    url = "redis://user:s3cret@host:7000/1"
+    made = config(state_url=url, on_state_error="Closed", global_rate_limit="5")
+    assert made.uses_redis()
+    kwargs = made.to_processor_kwargs()
+    assert kwargs["state"].address == "redis://host:7000/1"
+    limits = made.create_processor(create_registry()).options.rate_limit
+    assert limits is not None
+    assert isinstance(limits.backend, RedisLimiter)
+    assert limits.on_error == "closed"
+    assert "s3cret" not in f"{made!r} {kwargs}"
+    assert not config(state_url="memory://").uses_redis()
+    assert config(state_url="none").to_processor_kwargs()["state"] is None
+    for wrong in ("redis://u:s3cret@h:port", "ftp://u:s3cret@h"):
+        with pytest.raises(ValueError, match="EXECUTIONKIT_STATE_URL must be") as bad:
+            config(state_url=wrong)
+        assert "s3cret" not in str(bad.value)
+    with pytest.raises(ValueError, match="must be one of local"):
+        ProcessorConfig(on_state_error="no")
 
 
 @pytest.mark.req("config.effect")
@@ -232,6 +257,7 @@ REFUSED: list[tuple[str, str]] = [
     ("tool_timeouts", "a=0"),
     ("tool_max_retries", "a=-1"),
     ("show_arguments", "yep"),
+    ("on_state_error", "ignore"),
 ]
 
 
