@@ -9,6 +9,7 @@ __all__ = (
     "DEFAULT_MAX_TOKENS",
     "DEFAULT_TOOL_TIMEOUT",
     "MAX_COOLDOWN",
+    "MAX_ERROR_CHARS",
     "MAX_ERROR_DETAIL_CHARS",
     "MAX_JSON_DEPTH",
     "MAX_PROBLEM_CHARS",
@@ -38,6 +39,10 @@ DEFAULT_TOOL_TIMEOUT: Final = DefaultSeconds(30.0)
 
 MAX_COOLDOWN: Final = 60.0
 """Seconds that one server's hint may make a shared limiter pause for all its callers."""
+
+MAX_ERROR_CHARS: Final = 4000
+"""Characters of an exception's text that are kept in results, errors, logs and traces;
+the exception itself keeps its own."""
 
 MAX_ERROR_DETAIL_CHARS: Final = 500
 """Characters of a server's error text that are kept in a message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from executionkit._constants import MAX_ERROR_CHARS
 from executionkit._error_codes import (
     ERROR_CODE_TO_CATEGORY,
     RETRYABLE_CATEGORIES,
@@ -15,16 +16,37 @@ from executionkit.types import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ("ExecutionKitError", "portable", "text_of", "twin_of")
+__all__ = ("ExecutionKitError", "portable", "said", "shortened", "text_of", "twin_of")
+
+
+def said(error: BaseException) -> str:
+    """All that an exception says; empty when it says nothing, or cannot."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - `__str__` of a foreign exception may do anything
+        return ""
+
+
+def shortened(text: str, length: int | None = None) -> str:
+    """The first `MAX_ERROR_CHARS` characters of a text, and a word on what is missing.
+
+    Args:
+        text: The text.
+        length: How long it was to begin with; None = as it is.
+    """
+    if len(text) <= MAX_ERROR_CHARS:
+        return text
+    return (
+        f"{text[:MAX_ERROR_CHARS]}... [cut: {length or len(text):,} characters in all]"
+    )
 
 
 def text_of(error: BaseException) -> str:
-    """The words of an exception; its type's name when it has none, or cannot tell."""
-    name = type(error).__name__
-    try:
-        return str(error) or name
-    except Exception:  # noqa: BLE001 - `__str__` of a foreign exception may do anything
-        return name
+    """The words of an exception; its type's name when it has none, or cannot tell.
+
+    Not redacted: what leaves the process goes through `redact_exception_text`.
+    """
+    return shortened(said(error)) or type(error).__name__
 
 
 def portable(error: BaseException) -> BaseException | None:

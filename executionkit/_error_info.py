@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executionkit._error_base import ExecutionKitError, text_of
+from executionkit._error_base import ExecutionKitError, shortened, text_of
 from executionkit._error_codes import (
     ERROR_CODE_TO_CATEGORY,
     RETRYABLE_CATEGORIES,
@@ -19,7 +19,7 @@ __all__ = ("ErrorInfo",)
 
 _CODES: Final = (
     (TimeoutError, ErrorCode.TOOL_TIMEOUT),
-    (ConnectionError, ErrorCode.MCP_CONNECTION_FAILED),
+    (ConnectionError, ErrorCode.TOOL_CONNECTION_FAILED),
 )
 """What exceptions from outside of this library mean; the first match counts."""
 
@@ -71,7 +71,7 @@ class ErrorInfo:
             return cls(
                 exc.code,
                 exc.category,
-                exc.message,
+                shortened(exc.message),
                 exc.retryable,
                 None if after is None else max(0, round(after * 1000)),
                 details if isinstance(details, Mapping) else {},

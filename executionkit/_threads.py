@@ -90,10 +90,13 @@ class ThreadPool:
         job = _Job(loop, contextvars.copy_context(), function, args, kwargs)
         self._dispatch(job)
         try:
-            return await job.outcome  # type: ignore[no-any-return]
+            value = await job.outcome
         except asyncio.CancelledError:
             self._abandon(job)
             raise
+        if type(value) is _Exit:
+            raise value.error
+        return value  # type: ignore[no-any-return]
 
     def _dispatch(self, job: _Job) -> None:
         if self._pid != os.getpid():
@@ -149,6 +152,15 @@ class ThreadPool:
             return True
 
 
+class _Exit:
+    """A `GeneratorExit` on its way: a future that held it would close its reader."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: GeneratorExit) -> None:
+        self.error: GeneratorExit = error
+
+
 class _Job:
     __slots__ = (
         "_args",
@@ -187,6 +199,9 @@ class _Job:
             if isinstance(exc, StopIteration):  # a future refuses to hold one
                 error = RuntimeError(f"function raised StopIteration: {exc}")
                 error.__cause__ = exc
+            if isinstance(exc, GeneratorExit):
+                carried = _Exit(exc)
+                return lambda: self._deliver(carried, None)
             return lambda: self._deliver(None, error)
         return lambda: self._deliver(value, None)
 

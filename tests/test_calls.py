@@ -133,7 +133,7 @@ class TestErrorInfo:
         ("error", "code", "retryable"),
         [
             (TimeoutError("late"), "TOOL_TIMEOUT", True),
-            (ConnectionResetError("reset"), "MCP_CONNECTION_FAILED", True),
+            (ConnectionResetError("reset"), "TOOL_CONNECTION_FAILED", True),
             (ValueError("bad"), "TOOL_EXECUTION_FAILED", True),
             (KeyError("rate limit not found"), "TOOL_EXECUTION_FAILED", True),
             (asyncio.CancelledError(), "TOOL_CANCELLED", False),

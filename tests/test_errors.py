@@ -225,7 +225,8 @@ class TestCodes:
             (
                 "connection",
                 True,
-                "MCP_CONNECTION_FAILED MCP_TRANSPORT_ERROR STATE_STORE_FAILED",
+                "TOOL_CONNECTION_FAILED MCP_CONNECTION_FAILED MCP_TRANSPORT_ERROR "
+                "STATE_STORE_FAILED",
             ),
             (
                 "validation",

@@ -20,6 +20,8 @@ from numbers import Number
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
+from executionkit._constants import MAX_ERROR_CHARS
+from executionkit._error_base import said, shortened
 from executionkit._redact.names import (
     is_secret_like,
     is_secret_query,
@@ -37,6 +39,7 @@ from executionkit.types import JsonValue, TokenUsage
 __all__ = (
     "PLACEHOLDER",
     "TRUNCATED",
+    "describe_exception",
     "redact",
     "redact_exception_text",
     "redact_headers",
@@ -48,6 +51,7 @@ TRUNCATED: Final = "[truncated]"
 """What stands in the place of data that is too deep or too large to look through."""
 
 _MIN_SECRET = 4
+_LOOKED_THROUGH: Final = 4 * MAX_ERROR_CHARS
 _ROUNDS = 4  # masking one secret may bring another one's parts together
 _PARAMETER = re.compile(r"([?&;#])([^=&;#]*+)=([^&;#]*+)")
 _BASE64 = frozenset(
@@ -214,13 +218,31 @@ def redact_headers(
 def redact_exception_text(exc: BaseException, *, secrets: Iterable[str] = ()) -> str:
     """The text of `exc`, redacted; the name of its type when it has none.
 
-    Only its own text: causes and tracebacks are for the caller to leave out.
+    At most `MAX_ERROR_CHARS` characters, and a word on what is missing. Only its own
+    text: causes and tracebacks are for the caller to leave out.
     """
-    try:
-        text = str(exc)
-    except Exception:  # noqa: BLE001 - the exception's own code; its text is gone then
-        text = ""
-    return redact(text, secrets=secrets) or type(exc).__name__
+    return _redact_and_cut(said(exc), _as_tuple(secrets)) or type(exc).__name__
+
+
+def describe_exception(exc: BaseException, *, secrets: Iterable[str] = ()) -> str:
+    """For logs: the type of `exc`, its text as above, and where it was raised."""
+    text = redact_exception_text(exc, secrets=secrets)
+    trace, place = exc.__traceback__, ""
+    while trace is not None:
+        place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(exc).__name__}: {text}{place}"
+
+
+def _redact_and_cut(text: str, secrets: tuple[str, ...]) -> str:
+    """The beginning of a text that may be endless, with no half of a secret at its end.
+
+    More than is kept is looked through: a secret that begins inside of what is kept is
+    still whole, or long enough to be known.
+    """
+    if len(text) <= MAX_ERROR_CHARS:
+        return redact(text, secrets=secrets)
+    return shortened(redact(text[:_LOOKED_THROUGH], secrets=secrets), len(text))
 
 
 # --- structures -----------------------------------------------------------------
@@ -230,6 +252,7 @@ def redact_value(
     secrets: Iterable[str] = (),
     max_depth: int = 32,
     max_items: int = 100_000,
+    is_error: bool = False,
 ) -> JsonValue:
     """A copy of JSON-like data in which secrets are hidden by name and by pattern.
 
@@ -242,8 +265,11 @@ def redact_value(
         secrets: Values that are known to be secret (see `redact`).
         max_depth: Levels that are looked through; deeper ones become `[truncated]`.
         max_items: Values that are looked through; the rest becomes `[truncated]`.
+        is_error: Whether it is about an error: texts have `MAX_ERROR_CHARS` characters
+            at most then.
     """
-    return _Walk(_as_tuple(secrets), max_items).visit(value, max_depth, hide=False)
+    walk = _Walk(_as_tuple(secrets), max_items, is_error=is_error)
+    return walk.visit(value, max_depth, hide=False)
 
 
 _KEPT = (int, float, Number, Enum, TokenUsage, date, time, timedelta, type(None))
@@ -252,9 +278,12 @@ _KEPT = (int, float, Number, Enum, TokenUsage, date, time, timedelta, type(None)
 class _Walk:
     """One walk through a structure; counts what it has seen."""
 
-    def __init__(self, secrets: tuple[str, ...], items_left: int) -> None:
+    def __init__(
+        self, secrets: tuple[str, ...], items_left: int, *, is_error: bool
+    ) -> None:
         self._secrets = secrets
         self._left = items_left
+        self._is_error = is_error
 
     def visit(self, value: Any, depth: int, *, hide: bool) -> Any:
         self._left -= 1
@@ -271,6 +300,8 @@ class _Walk:
         return self._visit_container(value, depth - 1, hide=hide)
 
     def _text(self, value: str) -> str:
+        if self._is_error:
+            return _redact_and_cut(value, self._secrets)
         return redact(value, secrets=self._secrets)
 
     def _visit_container(self, value: Any, depth: int, *, hide: bool) -> Any:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from executionkit._redact import describe_exception
 from executionkit.calls import ToolCall, render_result
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class Progress:
             return
         try:
             self._report(self._call, item)
-        except Exception:  # noqa: BLE001 - a user's callback must not end the tool
-            _log.warning("the progress callback failed", exc_info=True)
+        except Exception as exc:  # noqa: BLE001 - a user's callback must not end the tool
+            _log.warning("the progress callback failed: %s", describe_exception(exc))
 
 
 def _as_json(item: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._llm import LLMResponse
+from executionkit._redact import describe_exception
 from executionkit.context import remaining_deadline
 from executionkit.cost import (
     Budget,
@@ -384,5 +385,5 @@ async def _close(source: AsyncIterator[str] | None) -> None:
         outcome = close()
         if inspect.isawaitable(outcome):
             await outcome
-    except Exception:  # noqa: BLE001 - an aborted request has nothing more to say
-        _log.debug("closing a stream failed", exc_info=True)
+    except Exception as exc:  # noqa: BLE001 - an aborted request has nothing more to say
+        _log.debug("closing a stream failed: %s", describe_exception(exc))

@@ -164,6 +164,10 @@ class ToolRun:
             failure = first_of_group(group)
             if isinstance(failure, asyncio.CancelledError) and not self._stopped:
                 return self._failure(failure)
+        except BaseException as exc:
+            if self._stopped or isinstance(exc, (KeyboardInterrupt, SystemExit)):
+                raise
+            return self._failure(exc)
         # An exit that was asked for leaves by itself, as if it had been raised alone.
         raise failure
 

@@ -27,6 +27,7 @@ from executionkit._arguments import (
 from executionkit._clock import get_clock
 from executionkit._error_base import twin_of
 from executionkit._llm import OMIT
+from executionkit._redact import describe_exception
 from executionkit.context import remaining_deadline
 from executionkit.cost import CostTracker, collecting_lost_cost, report_lost_cost
 from executionkit.engine._attempts import say_sent
@@ -339,8 +340,9 @@ async def run_checkpoint(
         outcome = callback(index, state)
         if inspect.isawaitable(outcome):
             await outcome
-    except Exception:  # noqa: BLE001 - a user's callback must not end the run
-        _log.warning("checkpoint callback of %s failed", context, exc_info=True)
+    except Exception as exc:  # noqa: BLE001 - a user's callback must not end the run
+        why = describe_exception(exc)
+        _log.warning("checkpoint callback of %s failed: %s", context, why)
 
 
 def raise_unless_tools(provider: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from executionkit._error_base import text_of
 from executionkit.context import get_current_context
 from executionkit.engine.schema_coerce import coerce_arguments
 from executionkit.engine.schema_infer import SchemaValueError
@@ -40,7 +41,7 @@ def prepare(record: ToolRecord, request: ToolRequest) -> dict[str, Any]:
         try:
             arguments = parse(arguments)
         except SchemaValueError as exc:
-            raise ToolValidationError(record.full_name, [str(exc)]) from exc
+            raise ToolValidationError(record.full_name, [text_of(exc)]) from exc
     if record.context_parameters:
         context = get_current_context()
         for name in record.context_parameters:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
+from executionkit._redact import describe_exception
 from executionkit.calls import CallProblem, ToolCall, ToolResult
 from executionkit.context import (
     ExecutionContext,
@@ -16,11 +19,13 @@ from executionkit.tools._arguments import checked_arguments
 from executionkit.tools._settle import failed_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from executionkit.tools._runs import Paths
+    from executionkit.tools._runs import Paths, Run
+    from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = (
+    "announced",
     "check_calls",
     "check_context",
     "check_strategy",
@@ -30,6 +35,8 @@ __all__ = (
     "request_context",
     "seconds",
 )
+
+_log = logging.getLogger("executionkit")
 
 
 def seconds(timeout: float | None) -> float | None:
@@ -128,3 +135,18 @@ def checked(paths: Paths, call: ToolCall) -> ToolResult | None:
     except ToolProcessorError as exc:
         return failed_result(call, exc, attempts=0)
     return None
+
+
+def announced(run: Run, tell: Callable[[ToolCall], Awaitable[None] | None]) -> Run:
+    """`run` of a call that somebody is told of before it begins."""
+
+    async def tell_and_run(request: ToolRequest) -> ToolResult:
+        try:
+            told = tell(request.call)
+            if inspect.isawaitable(told):
+                await told
+        except Exception as exc:  # noqa: BLE001 - it does not decide about calls
+            _log.warning("`on_tool_start` failed: %s", describe_exception(exc))
+        return await run(request)
+
+    return tell_and_run

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from executionkit._redact import redact_exception_text
 from executionkit.engine._attempts import Attempts
 from executionkit.errors import ToolCancelledError
 from executionkit.tools._arguments import prepare
+from executionkit.tools._exits import odd_failure
 from executionkit.tools._nesting import MAKES_CALLS
 from executionkit.tools._parts import Counts, PathParts
 from executionkit.tools._running import SHUT_DOWN, Running, out_of_time
@@ -104,7 +106,8 @@ class AttemptPath:
                     if failure is None or failure is exc:
                         raise
                     # A refusal is not what went wrong with this call.
-                    request.warn(f"not tried again: {exc}")
+                    why = redact_exception_text(exc)
+                    request.warn(f"not tried again: {why}")
                     raise failure from None
                 self._counts.retries += 1
 
@@ -148,6 +151,11 @@ class AttemptPath:
                 waits_for = coro.send(None)
             except StopIteration as stop:
                 value = stop.value
+            except BaseException as exc:
+                failure = odd_failure(exc, request.call.name)
+                if failure is None:
+                    raise
+                raise failure from exc
             else:
                 value = await Running(request, coro, waits_for, self._shop)
         except BaseException as exc:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from executionkit.calls import ToolCall, ToolResult
 from executionkit.tools._running import wait_within
-from executionkit.tools._settle import cancelled_result
+from executionkit.tools._settle import cancelled_result, odd_result
 
 if TYPE_CHECKING:
     from executionkit.tools._gate import Gate
@@ -226,7 +226,10 @@ class Batch:
                 self._begun += 1
                 result = begin(place, call)
                 if type(result) is not ToolResult:
-                    result = await result
+                    try:
+                        result = await result
+                    except GeneratorExit as exc:
+                        result = self._closed(call, exc)
                     in_a_row = 0
                     if spoilt and task in spoilt:
                         self._hire()
@@ -276,7 +279,10 @@ class Batch:
             self._waits()
             result = self._begin(place, call)
             if type(result) is not ToolResult:
-                result = await result
+                try:
+                    result = await result
+                except GeneratorExit as exc:
+                    result = self._closed(call, exc)
             if task in self._shop.spoilt:
                 self._hire()
                 await self._hand_out(place, result, task)
@@ -337,6 +343,8 @@ class Batch:
             return stop.value
         except asyncio.CancelledError as exc:
             return cancelled_result(request, exc, self._shop)
+        except BaseException as exc:  # noqa: BLE001 - raised again if need be
+            return odd_result(request.call, exc, request.attempts)
         self._waits()
         return self._rest(request, context, coro, waits_for)
 
@@ -350,17 +358,17 @@ class Batch:
     ) -> Generator[Any, Any, Any]:
         """Step the rest of a call, each step in the call's own context."""
         run, send = context.run, coro.send
+        thrown: BaseException | None = None
         try:
             while True:
-                thrown: BaseException | None = None
-                sent: Any = None
+                thrown, sent = None, None
                 try:
                     sent = yield waits_for
-                except GeneratorExit:
-                    coro.close()
-                    raise
                 except BaseException as exc:  # noqa: BLE001 - handed on to the call
                     thrown = exc
+                if isinstance(thrown, GeneratorExit):
+                    coro.close()
+                    raise thrown  # noqa: TRY301 - as it came
                 if thrown is None:
                     waits_for = run(send, sent)
                 else:
@@ -368,11 +376,21 @@ class Batch:
         except StopIteration as stop:
             return stop.value
         except asyncio.CancelledError as exc:
-            # Whoever cancels the batch says so first: any other cancellation is the
-            # tool's own, and that of one call only.
+            # Who cancels the batch says so first: any other one is the tool's own.
             if self.is_cancelled:
                 raise
             return cancelled_result(request, exc, self._shop)
+        except BaseException as exc:
+            if isinstance(thrown, GeneratorExit):
+                raise
+            return odd_result(request.call, exc, request.attempts)
+
+    def _closed(self, call: Any, exc: GeneratorExit) -> ToolResult:
+        """The result of a call that a `GeneratorExit` came to while it waited."""
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - None instead of an error
+        if loop is None or asyncio.current_task(loop) not in self._tasks:
+            raise exc  # the event loop has ended, and closes what is left
+        return odd_result(call, exc, attempts=1)
 
 
 @coroutine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from executionkit.calls import ToolResult, make_result
 from executionkit.tools._arguments import prepare
 from executionkit.tools._attempt import AttemptPath
+from executionkit.tools._exits import odd_failure
 from executionkit.tools._machine import machine_name
 from executionkit.tools._nesting import MAKES_CALLS
 from executionkit.tools._parts import Counts, PathParts
@@ -137,6 +138,11 @@ class ToolPath(AttemptPath):
         entered: int,
         exc: BaseException,
     ) -> Any:
+        if not isinstance(exc, Exception):
+            failure = odd_failure(exc, request.call.name)
+            if failure is not None:
+                failure.__cause__ = exc
+                exc = failure
         for layer in reversed(self._layers[:entered]):
             layer.leave(request, exc)
         if self._retry is not None and isinstance(exc, Exception):

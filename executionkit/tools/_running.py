@@ -15,6 +15,7 @@ from executionkit.errors import (
     ToolCancelledError,
     ToolTimeoutError,
 )
+from executionkit.tools._exits import odd_failure
 from executionkit.tools._leaving import leave_behind
 
 if TYPE_CHECKING:
@@ -244,13 +245,13 @@ class Running:
     def __await__(self) -> Generator[Any, Any, Any]:
         send = self._coro.send
         waits_for, self._waits_for = self._waits_for, None
+        thrown: BaseException | None = None
         self.task = asyncio.current_task()
         self._shop.running.add(self)
         self._arm()
         try:
             while True:
-                thrown: BaseException | None = None
-                sent: Any = None
+                thrown, sent = None, None
                 try:
                     sent = yield waits_for
                 except BaseException as exc:  # noqa: BLE001 - handed on to the tool
@@ -266,14 +267,11 @@ class Running:
             if self._reason is None or self._is_called_off():
                 raise
             raise self._error(self._reason, exc) from exc
-        except Exception as exc:
-            # What a tool raises when it is called off is no failure of the tool: it
-            # is neither tried again nor counted against it.
-            if self._is_called_off():
-                raise asyncio.CancelledError from exc
-            if self._reason is _Reason.SHUTDOWN:
-                raise self._error(self._reason, exc) from exc
-            raise
+        except BaseException as exc:
+            failure = self._failure(exc)
+            if failure is None or isinstance(thrown, GeneratorExit):
+                raise
+            raise failure from exc
         finally:
             self._end()
 
@@ -345,6 +343,16 @@ class Running:
             # The task goes on with other calls: our own requests are answered.
             for _ in range(self._cancels):
                 task.uncancel()
+
+    def _failure(self, exc: BaseException) -> BaseException | None:
+        """What to raise in the place of what the tool raised; None = that itself."""
+        if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+            return None
+        if self._is_called_off():  # neither tried again nor held against the tool
+            return asyncio.CancelledError()
+        if self._reason is _Reason.SHUTDOWN:
+            return self._error(self._reason, exc)
+        return odd_failure(exc, self._request.call.name)
 
     def _error(self, reason: _Reason, exc: BaseException) -> Exception:
         request = self._request

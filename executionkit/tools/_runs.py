@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from executionkit.calls import CallProblem, ReturnOrder, ToolCall, ToolResult
 from executionkit.context import get_current_context, remaining_deadline
 from executionkit.errors import ToolProcessorError
-from executionkit.tools._asked import check_calls, request_context
+from executionkit.tools._asked import announced, check_calls, request_context
 from executionkit.tools._batch import Batch
 from executionkit.tools._gate import entered
 from executionkit.tools._nesting import caller_in
@@ -49,7 +47,6 @@ Entry: TypeAlias = "ToolCall | CallProblem"
 Run: TypeAlias = "Callable[[ToolRequest], Coroutine[Any, Any, ToolResult]]"
 
 _MAX_UNREAD: Final = 64
-_log = logging.getLogger("executionkit")
 
 
 class Paths:
@@ -199,7 +196,7 @@ class Opener:
             return path.first, request
         run: Run = path.run_traced if self._is_traced else path.run
         if self._options.on_tool_start is not None:
-            run = _announced(run, self._options.on_tool_start)
+            run = announced(run, self._options.on_tool_start)
         return (self._paid(run, cost) if cost else run), request
 
     def _refused(self, place: int, call: ToolCall, result: ToolResult) -> Any:
@@ -260,21 +257,6 @@ class Opener:
     def _sooner(self, seconds: float) -> float:
         due = self._clock.monotonic() + seconds
         return due if self._deadline is None else min(due, self._deadline)
-
-
-def _announced(run: Run, tell: Callable[[ToolCall], Awaitable[None] | None]) -> Run:
-    """`run` of a call that somebody is told of before it begins."""
-
-    async def tell_and_run(request: ToolRequest) -> ToolResult:
-        try:
-            told = tell(request.call)
-            if inspect.isawaitable(told):
-                await told
-        except Exception:  # noqa: BLE001 - a user's callback does not decide about calls
-            _log.warning("`on_tool_start` failed", exc_info=True)
-        return await run(request)
-
-    return tell_and_run
 
 
 async def run_calls(

@@ -17,6 +17,7 @@ from executionkit.errors import (
     ToolProcessorError,
     ToolTimeoutError,
 )
+from executionkit.tools._exits import odd_failure
 from executionkit.tools._machine import machine_name
 from executionkit.tools._running import CANCELLED
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = (
     "cancelled_result",
     "failed_result",
+    "odd_result",
     "over_budget_result",
     "unreadable_result",
     "unusable_result",
@@ -63,7 +65,7 @@ def failed_result(  # noqa: PLR0913 - the facts of a result, all by name
     text = _text(exc, call)
     if retried and attempts > 1:
         text = f"Max retries reached ({attempts - 1}): {text}"
-    details = redact_value(dict(info.details))
+    details = redact_value(dict(info.details), is_error=True)
     info = replace(info, message=text, details=details)
     return ToolResult(
         tool=call.name,
@@ -114,10 +116,26 @@ def cancelled_result(
     )
 
 
+def odd_result(call: ToolCall, exc: BaseException, attempts: int) -> ToolResult:
+    """The result of a call that was ended by what is no `Exception`.
+
+    Raises:
+        BaseException: What is to end the program.
+    """
+    failure = odd_failure(exc, call.name)
+    if failure is None:
+        raise exc
+    failure.__cause__ = exc
+    if not isinstance(failure, Exception):
+        raise failure
+    return failed_result(call, failure, attempts=attempts)
+
+
 def unusable_result(call: ToolCall, value: object, exc: Exception) -> Exception:
     """The error of a tool whose value cannot be kept."""
     msg = (
-        f"Tool '{call.name}' returned a {type(value).__name__} that is no result: {exc}"
+        f"Tool '{call.name}' returned a {type(value).__name__} that is no result: "
+        f"{redact_exception_text(exc)}"
     )
     return ToolProcessorError(
         msg, ErrorCode.TOOL_RESULT_ERROR, {"tool_name": call.name}, exc

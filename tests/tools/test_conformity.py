@@ -733,7 +733,7 @@ async def test_what_needs_a_failed_call_is_skipped_unless_errors_are_allowed(
     codes = {key: result.error_code for key, result in outcome.results.items()}
     skipped = None if continue_on_error else ErrorCode.SKIPPED_DEPENDENCY_FAILED
     assert codes == {
-        "fetch-users": ErrorCode.MCP_CONNECTION_FAILED,
+        "fetch-users": ErrorCode.TOOL_CONNECTION_FAILED,
         "transform": skipped,
         "store": skipped,
     }

@@ -14,7 +14,7 @@ import pytest
 
 from executionkit.calls import ToolCall, ToolResult
 from executionkit.context import ExecutionContext
-from executionkit.errors import ErrorCode
+from executionkit.errors import ErrorCode, ToolExecutionError
 from executionkit.observability import TraceEvent
 from executionkit.patterns.react_loop import react_loop
 from executionkit.testing import FakeClock, ScriptedProvider, settle, tool_call_reply
@@ -185,6 +185,137 @@ def test_an_exit_of_the_program_is_no_output_of_a_tool(
         asyncio.run(main())
 
 
+class Odd(BaseException):
+    """As those of other event loops and of test runners."""
+
+
+ODD: dict[str, BaseException] = {
+    "generator": GeneratorExit("odd"),
+    "own": Odd("odd"),
+    "group": BaseExceptionGroup("odd", [Odd("odd"), ValueError()]),
+}
+
+
+async def odd_at_once(exc: BaseException) -> None:
+    raise exc
+
+
+async def odd_later(exc: BaseException) -> None:
+    await asyncio.sleep(0)
+    raise exc
+
+
+async def odd_in_task(exc: BaseException) -> None:
+    await asyncio.create_task(odd_later(exc))
+
+
+async def odd_stream(exc: BaseException) -> AsyncIterator[int]:
+    yield 1
+    raise exc
+
+
+def odd_in_thread(exc: BaseException) -> None:
+    raise exc
+
+
+@pytest.mark.req("results.odd-exceptions")
+@pytest.mark.parametrize("options", [{}, {"enable_caching": True, "max_retries": 1}])
+@pytest.mark.parametrize(
+    "tool", [odd_at_once, odd_later, odd_in_task, odd_stream, odd_in_thread]
+)
+@pytest.mark.parametrize("exc", ODD.values(), ids=ODD)
+async def test_what_is_no_exception_fails_one_call_and_no_other(
+    exc: BaseException, tool: Any, options: dict[str, Any]
+) -> None:
+    go = asyncio.Event()
+
+    async def fine(n: int) -> int:
+        await go.wait()
+        return n
+
+    async def fails() -> None:
+        try:
+            await tool(exc=exc)
+        finally:
+            go.set()
+
+    def fails_in_thread() -> None:
+        loop.call_soon_threadsafe(go.set)
+        raise exc
+
+    async def fails_in_stream() -> AsyncIterator[int]:
+        go.set()
+        async for item in odd_stream(exc):
+            yield item
+
+    loop = asyncio.get_running_loop()
+    named: dict[Any, Any] = {
+        odd_in_thread: fails_in_thread,
+        odd_stream: fails_in_stream,
+    }
+    registry = create_registry(fine)
+    registry.add(named.get(tool, fails), "fails", metadata={"side_effects": "read"})
+    if options:
+        options = {**options, "retry_base_delay": 0.0}
+    processor = ToolProcessor(registry, **options)
+    calls = [
+        ToolCall("a", "fine", {"n": 1}),
+        ToolCall("b", "fails"),
+        ToolCall("c", "fine", {"n": 2}),
+    ]
+    work = processor.process(calls, return_order="submission")
+    one, odd, two = await asyncio.wait_for(work, 5)
+    assert (one.result, two.result) == (1, 2)
+    assert odd.error_code is ErrorCode.TOOL_EXECUTION_FAILED
+    assert isinstance(odd.exception, ToolExecutionError)
+    assert odd.exception.original_error is exc
+    assert odd.exception.__cause__ is exc
+    assert "odd" in (odd.error or "")
+    assert odd.attempts == 1
+    closed = tool is odd_in_task and isinstance(exc, GeneratorExit)
+    assert (await processor.stats()).failures == (0 if closed else 1)
+
+
+@pytest.mark.req("results.odd-exceptions")
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_layer_raises_that_is_no_exception_is_that_calls_error(
+    waits: bool,
+) -> None:
+    async def layer(request: Any, nxt: Any) -> Any:
+        if waits:
+            await asyncio.sleep(0)
+        if request.call.id == "odd":
+            raise Odd
+        return await nxt(request)
+
+    async def fine() -> str:
+        return "fine"
+
+    processor = ToolProcessor(create_registry(fine), middleware=[layer])
+    calls = [ToolCall("odd", "fine"), ToolCall("b", "fine")]
+    odd, other = await processor.process(calls, return_order="submission")
+    assert isinstance(odd.exception, ToolExecutionError)
+    assert other.result == "fine"
+
+
+@pytest.mark.req("TX-06")
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_exit_inside_of_a_group_ends_the_program_too(
+    kind: type[BaseException],
+) -> None:
+    async def leaves() -> None:
+        await asyncio.sleep(0)
+        raise BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [kind(3)])])
+
+    async def main() -> Any:
+        return await ToolProcessor(create_registry(leaves)).execute(
+            [ToolCall(None, "leaves")]
+        )
+
+    with pytest.raises(kind):
+        asyncio.run(main())
+
+
 WAYS: dict[str, Any] = {
     "process": lambda p, calls: p.process(calls),
     "astream": lambda p, calls: taken(p.astream(calls)),
@@ -196,33 +327,37 @@ async def taken(stream: AsyncIterator[ToolResult]) -> list[ToolResult]:
     return [result async for result in stream]
 
 
-@pytest.mark.req("TX-09")
+@pytest.mark.req("TX-09", "results.odd-exceptions")
+@pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_ends_a_batch_ends_its_other_calls_first(way: str) -> None:
-    class WayOutError(BaseException):
-        pass
-
+def test_what_ends_a_batch_ends_its_other_calls_first(
+    way: str, in_thread: bool
+) -> None:
     effects: list[str] = []
-    may_go_on = asyncio.Event()
 
     async def leaves() -> None:
         await asyncio.sleep(0)
-        raise WayOutError
+        raise SystemExit(3)
+
+    def leaves_in_thread() -> None:
+        raise SystemExit(3)
 
     async def writes() -> None:
         try:
-            await may_go_on.wait()
+            await asyncio.Event().wait()
             effects.append("written")
         finally:
             effects.append("cleaned up")
 
-    processor = ToolProcessor(create_registry(leaves, writes), default_timeout=None)
-    calls = [ToolCall(None, "writes"), ToolCall(None, "leaves")]
-    with pytest.raises(WayOutError):
+    async def main() -> None:
+        registry = create_registry(writes)
+        registry.add(leaves_in_thread if in_thread else leaves, "leaves")
+        processor = ToolProcessor(registry, default_timeout=None)
+        calls = [ToolCall(None, "writes"), ToolCall(None, "leaves")]
         await asyncio.wait_for(WAYS[way](processor, calls), WAIT)
-    assert effects == ["cleaned up"]
-    may_go_on.set()
-    await settle()
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
     assert effects == ["cleaned up"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from executionkit._constants import MAX_ERROR_CHARS
 from executionkit.approval import ApprovalGate
 from executionkit.backends import InMemoryCache, open_backend
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult, ToolRunner
@@ -26,9 +27,13 @@ from executionkit.errors import (
     BulkheadFullError,
     ErrorCategory,
     ErrorCode,
+    MCPConnectionError,
     MCPTimeoutError,
+    ToolBlockedError,
     ToolExecutionError,
+    ToolProcessorError,
     ToolRateLimitedError,
+    ToolValidationError,
 )
 from executionkit.observability import TraceEvent
 from executionkit.patterns.react_loop import react_loop
@@ -1212,7 +1217,8 @@ async def test_wrong_arguments_are_named(auto_clock: FakeClock) -> None:
         (KeyError("account not found"), C.TOOL_EXECUTION_FAILED, None),
         (ValueError("rate limit timeout cancel"), C.TOOL_EXECUTION_FAILED, None),
         (TimeoutError("x"), C.TOOL_TIMEOUT, None),
-        (ConnectionResetError("x"), C.MCP_CONNECTION_FAILED, None),
+        (ConnectionResetError("x"), C.TOOL_CONNECTION_FAILED, None),
+        (MCPConnectionError("s"), C.MCP_CONNECTION_FAILED, None),
         (ToolRateLimitedError("fails", 2.5, 1, 60), C.TOOL_RATE_LIMITED, 2500),
         (BulkheadFullError("fails"), C.BULKHEAD_FULL, None),
         (MCPTimeoutError("s", "call", 3), C.MCP_TIMEOUT, None),
@@ -1227,6 +1233,69 @@ async def test_errors_are_classified_by_type_and_never_by_their_words(
     assert result.error_code is code
     assert result.exception is exc
     assert result.retry_after_ms == retry_after
+
+
+@pytest.mark.req("results.bounded-errors")
+@pytest.mark.parametrize(
+    "make",
+    [
+        ValueError,
+        ToolProcessorError,
+        lambda text: ToolExecutionError("fails", ValueError(text)),
+        lambda text: ToolProcessorError("no", details={"body": text, "all": [text]}),
+        lambda text: ToolValidationError("fails", [text]),
+        lambda text: ToolBlockedError("fails", "guard", text),
+    ],
+    ids=["foreign", "own", "cause", "details", "errors", "reason"],
+)
+async def test_the_text_of_an_error_is_short_and_without_secrets(make: Any) -> None:
+    secret = "sk-" + "Ab3dEf6hIj" * 4
+    most = MAX_ERROR_CHARS + 600
+    for before, length in ((11, 4_000), (45, 50_000_000)):
+        exc = make(f"{'x' * (MAX_ERROR_CHARS - before)} {secret} {'y' * length}")
+        events: list[TraceEvent] = []
+        raising = _Raises(exc)
+        retried = ToolProcessor(
+            create_registry(raising.fails),
+            max_retries=1,
+            retry_base_delay=0.0,
+            trace=events.append,
+        )
+        failed = ToolCall("c", "fails")
+        [result] = await retried.process([failed])
+        assert result.exception is raising.exc
+        for said in (result.to_dict(), [event.payload for event in events]):
+            text = repr(said)
+            assert secret[:8] not in text
+            assert len(text) < 6 * most
+        assert result.error is not None
+        assert len(result.error) <= most
+        assert len(ToolResult.failure(failed, raising.exc).error or "") <= most
+
+
+class _Raises:
+    def __init__(self, exc: Exception) -> None:
+        self.exc = exc
+
+    async def fails(self) -> None:
+        raise self.exc
+
+
+@pytest.mark.req("results.bounded-errors")
+async def test_what_callbacks_raise_is_logged_short_and_without_secrets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret = "sk-" + "Ab3dEf6hIj" * 4
+
+    def on_start(_call: ToolCall) -> None:
+        raise ValueError(f"{secret} {'x' * 10_000_000}")
+
+    strategy = InProcessStrategy(create_registry(echo))
+    stream = strategy.stream_run([ToolCall("c", "echo")], on_tool_start=on_start)
+    assert [result.result async for result in stream] == [""]
+    assert "`on_tool_start` failed: ValueError: [REDACTED]" in caplog.text
+    assert "test_processor.py:" in caplog.text
+    assert len(caplog.text) < 2 * MAX_ERROR_CHARS
 
 
 @pytest.mark.req("results.values", "T-TRAP-12")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit._error_base import twin_of
-from executionkit._redact import redact_exception_text
+from executionkit._redact import describe_exception, redact_exception_text
 from executionkit.context import set_current_context
 from executionkit.errors import ExecutionKitError, MCPError, MCPTimeoutError
 from executionkit.mcp._client import failures
@@ -263,6 +263,8 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     if tasks:
         await asyncio.wait(tasks)
     for task in tasks:
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("following an MCP server failed", exc_info=task.exception())
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            text = describe_exception(failure)
+            _log.error("following an MCP server failed: %s", text)
     tasks.clear()

@@ -16,6 +16,7 @@ from contextvars import Context, copy_context
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from executionkit._constants import MAX_ERROR_CHARS
 from executionkit.tools._isolation import protocol
 from executionkit.tools._isolation.loading import load, stand_in_for_main
 from executionkit.tools._isolation.protocol import Assembler, Frame, pack
@@ -208,7 +209,7 @@ class Worker:
         if kind.__module__ != "builtins":
             name = f"{kind.__module__}.{name}"
         try:
-            text = str(exc)
+            text = str(exc)[:MAX_ERROR_CHARS]
         except Exception:  # noqa: BLE001 - the exception's own code
             text = ""
         self._channel.send(protocol.FAIL, (what, name, text, trace, pickled, size))

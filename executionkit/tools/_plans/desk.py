@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from executionkit._error_codes import ErrorCode
+from executionkit._redact import describe_exception
 from executionkit.calls import ErrorInfo, ToolCall, ToolResult
 from executionkit.errors import DeadlineExceededError, ToolProcessorError
 from executionkit.tools._plans.references import fill, part_of
@@ -176,8 +177,8 @@ class Desk:
     def _call(self, on_result: OnResult, result: ToolResult) -> Awaitable[None] | None:
         try:
             told = on_result(result)
-        except Exception:  # noqa: BLE001 - a user's callback does not decide about calls
-            _log.warning("`on_result` failed", exc_info=True)
+        except Exception as exc:  # noqa: BLE001 - it does not decide about calls
+            _log.warning("`on_result` failed: %s", describe_exception(exc))
             return None
         return told if inspect.isawaitable(told) else None
 
@@ -191,8 +192,8 @@ class Desk:
             try:
                 if told is not None:
                     await told
-            except Exception:  # noqa: BLE001 - a user's callback, as above
-                _log.warning("`on_result` failed", exc_info=True)
+            except Exception as exc:  # noqa: BLE001 - a user's callback, as above
+                _log.warning("`on_result` failed: %s", describe_exception(exc))
             following = next(rest, None)
             if following is None:
                 return

@@ -96,7 +96,7 @@ class ModelResult:
 def _problems(exc: ValueError) -> list[str]:
     errors: Any = getattr(exc, "errors", None)
     if not callable(errors):
-        return [str(exc)]
+        return [text_of(exc)]
     found: Any = errors()
     return [
         f"{'.'.join(str(step) for step in item['loc'])}: {item['msg']}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol, runtime_checkable
 
+from executionkit._redact import redact_exception_text
 from executionkit.calls import CallProblem, new_id
 from executionkit.errors import ErrorCode, ParserError
 from executionkit.tools.parsing.data import kind_of, read_value
@@ -245,7 +246,8 @@ def _failure(parser: ToolCallParser, error: Exception, index: int) -> CallProble
     return CallProblem(
         call_id=new_id(),
         name="",
-        message=f"the parser {parser.name!r} failed: {type(error).__name__}: {error}",
+        message=f"the parser {parser.name!r} failed: {type(error).__name__}: "
+        f"{redact_exception_text(error)}",
         index=index,
         code=ErrorCode.PARSER_ERROR,
     )
