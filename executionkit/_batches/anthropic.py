@@ -3,193 +3,35 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
 from executionkit._batches.client import ClientBase, checked_id, transport_settings
-from executionkit._batches.reading import (
-    answered,
-    malformed,
-    number,
-    refused,
-    seconds,
-    word,
-)
-from executionkit._batches.values import (
-    BatchCounts,
-    BatchItem,
-    BatchItemStatus,
-    BatchLimits,
-    BatchLine,
-    BatchRequest,
-    BatchState,
-    BatchStatus,
-)
-from executionkit._constants import DEFAULT_MAX_TOKENS
+from executionkit._batches.messages import MessageBatches, results_url
+from executionkit._batches.values import BatchLine, BatchRequest, BatchState
 from executionkit._endpoint import checked_key
 from executionkit._threads import run_in_thread
-from executionkit._wire.anthropic_reply import parse_message
-from executionkit._wire.anthropic_request import AnswerTool, messages_body
 from executionkit._wire.common import encode_body
-from executionkit._wire.failures import failure_in, refuse
 from executionkit.anthropic import ANTHROPIC_VERSION
 from executionkit.errors import ProviderError
 
 if TYPE_CHECKING:
     from executionkit._http import HttpTransport
 
-__all__ = ("AnthropicBatchClient", "MessageBatches")
+__all__ = ("AnthropicBatchClient",)
 
-_LIMITS: Final = BatchLimits(
-    max_requests=100_000,
-    max_bytes=256 * 1024 * 1024,
-    max_id_chars=64,
-    id_characters="[A-Za-z0-9_-]",
-)
-_STATUSES: Final = {
-    "in_progress": BatchStatus.IN_PROGRESS,
-    "canceling": BatchStatus.CANCELING,
-    "ended": BatchStatus.ENDED,
-}
 _RESULTS: Final = re.compile(r"/batches/([\w.:-]+)/results/?", re.ASCII)
-_PARAMS: Final = frozenset({"model", "temperature", "max_tokens", "tools"})
+_ENVIRONMENT: Final = {
+    "model": "ANTHROPIC_MODEL",
+    "api_key": "ANTHROPIC_API_KEY",
+    "base_url": "ANTHROPIC_BASE_URL",
+}
 _PAGES: Final = 50
 _CLOCK_SKEW: Final = 300.0
 """Seconds by which the service's clock may be behind ours."""
-
-
-class MessageBatches:
-    """Message Batches over three calls that give and take the service's own objects."""
-
-    @property
-    def known_secrets(self) -> tuple[str, ...]:
-        """Texts that must not appear in errors and traces."""
-        return ()
-
-    @property
-    def limits(self) -> BatchLimits:
-        """What is refused before anything is uploaded."""
-        return _LIMITS
-
-    @property
-    def finds_by_key(self) -> bool:
-        """False: the service keeps no name of ours with a batch."""
-        return False
-
-    async def create_batch(
-        self, requests: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Start a batch of `{"custom_id", "params"}` objects; the service's object."""
-        raise NotImplementedError
-
-    async def get_batch(self, batch_id: str) -> dict[str, Any]:
-        """The service's object of a batch."""
-        raise NotImplementedError
-
-    async def fetch_results(self, url: str) -> list[dict[str, Any]]:
-        """All lines of the results."""
-        raise NotImplementedError
-
-    async def create(self, lines: Sequence[bytes], *, key: str) -> BatchState:  # noqa: ARG002 - the service keeps no key
-        """Start a batch of encoded requests."""
-        return self._state(await self.create_batch([json.loads(one) for one in lines]))
-
-    async def retrieve(self, batch_id: str) -> BatchState:
-        """The batch as it is now."""
-        return self._state(await self.get_batch(batch_id))
-
-    async def results(
-        self, state: BatchState, requests: Mapping[str, BatchRequest]
-    ) -> AsyncGenerator[BatchLine]:
-        """The results of a batch that has ended, in any order."""
-        for entry in await self.fetch_results(_results_url(state)):
-            yield self._item(entry, requests)
-
-    def encode(self, request: BatchRequest) -> bytes:
-        """The request as one line of JSON."""
-        body, _ = self._body(request)
-        return encode_body({"custom_id": request.custom_id, "params": body})
-
-    def _model_of(self, request: BatchRequest) -> str:
-        return str(request.params["model"])
-
-    def _body(self, request: BatchRequest) -> tuple[dict[str, Any], AnswerTool | None]:
-        given = request.params
-        return messages_body(
-            self._model_of(request),
-            request.messages,
-            temperature=given.get("temperature"),
-            max_tokens=given.get("max_tokens", DEFAULT_MAX_TOKENS),
-            tools=given.get("tools"),
-            options={key: given[key] for key in given if key not in _PARAMS},
-        )
-
-    def _state(self, found: Mapping[str, Any]) -> BatchState:
-        said = word(found.get("processing_status"))
-        batch_id = word(found.get("id"))
-        if not batch_id:
-            refuse("the answer has no `id` of a batch")
-        if said not in _STATUSES:
-            refuse(f"the answer has an unknown `processing_status` {said!r:.80}")
-        told = found.get("request_counts")
-        counts = told if isinstance(told, Mapping) else {}
-        kept = {
-            name: number(counts.get(name))
-            for name in ("processing", "succeeded", "errored", "canceled", "expired")
-        }
-        return BatchState(
-            batch_id,
-            _STATUSES[said],
-            BatchCounts(total=sum(kept.values()), **kept),
-            said=said,
-            created_at=seconds(found.get("created_at")),
-            expires_at=seconds(found.get("expires_at")),
-            raw=found,
-        )
-
-    def _item(
-        self, entry: Mapping[str, Any], requests: Mapping[str, BatchRequest]
-    ) -> BatchItem:
-        custom_id = word(entry.get("custom_id"))
-        result = entry.get("result")
-        if not isinstance(result, Mapping):
-            return malformed(custom_id, "its line has no `result` object")
-        kind = word(result.get("type"))
-        if kind == "succeeded":
-            request = requests.get(custom_id)
-            # The tool that stands for a JSON answer is known from the request alone.
-            needs = request is not None and "response_format" in request.params
-            answer = self._body(request)[1] if request and needs else None
-            return answered(
-                custom_id,
-                result.get("message"),
-                lambda payload: parse_message(
-                    payload, self.known_secrets, answer=answer
-                ),
-            )
-        if kind == "errored":
-            error = result.get("error")
-            failure = failure_in(error) or failure_in({"error": error})
-            return refused(
-                custom_id, BatchItemStatus.ERRORED, failure, self.known_secrets
-            )
-        if kind in {"canceled", "expired"}:
-            return refused(custom_id, BatchItemStatus(kind))
-        return malformed(custom_id, f"its result has the unknown type {kind!r:.80}")
-
-
-def _results_url(state: BatchState) -> str:
-    url = word(state.raw.get("results_url"))
-    if url:
-        return url
-    msg = f"batch `{state.id}` ended without a results_url"
-    error = ProviderError(msg)
-    error.retries_exhausted = True  # the same object says the same again
-    raise error
 
 
 class AnthropicBatchClient(ClientBase, MessageBatches):
@@ -240,6 +82,24 @@ class AnthropicBatchClient(ClientBase, MessageBatches):
         own = {"anthropic-version": ANTHROPIC_VERSION, "x-api-key": key}
         self._path = _path_for(base_url)
         super().__init__(settings, own, self._path)
+
+    @classmethod
+    def from_env(
+        cls, *, environ: Mapping[str, str] | None = None, **settings: Any
+    ) -> Self:
+        """The client that the environment describes.
+
+        Reads `ANTHROPIC_API_KEY` and, if set, `ANTHROPIC_MODEL` and
+        `ANTHROPIC_BASE_URL`.
+
+        Args:
+            environ: Where to look. None = the environment of the process.
+            settings: Any other setting; they win.
+
+        Raises:
+            ValueError: When there is no key.
+        """
+        return cls._from_env(_ENVIRONMENT, {"model", "base_url"}, environ, settings)
 
     async def create_batch(
         self, requests: Sequence[Mapping[str, Any]]
@@ -327,7 +187,7 @@ class AnthropicBatchClient(ClientBase, MessageBatches):
         self, state: BatchState, requests: Mapping[str, BatchRequest]
     ) -> AsyncGenerator[BatchLine]:
         """The results of a batch that has ended, in any order."""
-        url = _results_url(state)
+        url = results_url(state)
         if not _is_own(self, "fetch_results"):
             for given in await self.fetch_results(url):
                 yield self._item(given, requests)

@@ -15,6 +15,7 @@ from executionkit._endpoint import (
     Site,
     checked_headers,
     checked_key,
+    environment_settings,
     make_endpoint,
 )
 from executionkit._redact import redact_url
@@ -80,6 +81,21 @@ class ClientBase:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(base_url={redact_url(self.base_url)!r})"
+
+    @classmethod
+    def _from_env(
+        cls,
+        variables: Mapping[str, str],
+        may_miss: set[str],
+        environ: Mapping[str, str] | None,
+        settings: dict[str, Any],
+    ) -> Self:
+        made: Any = cls
+        found: dict[str, Any] = environment_settings(
+            variables, may_miss | settings.keys(), environ
+        )
+        client: Self = made(**{**found, **settings})
+        return client
 
     @property
     def known_secrets(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
 from executionkit._batches.client import (
@@ -73,6 +73,11 @@ _PARAMS: Final = frozenset({"model", "temperature", "max_tokens", "tools"})
 _FILES: Final = (("output_file_id", "output"), ("error_file_id", "errors"))
 _ENDPOINT: Final = "/v1/chat/completions"
 _WINDOW: Final = "24h"
+_ENVIRONMENT: Final = {
+    "base_url": "EXECUTIONKIT_BASE_URL",
+    "model": "EXECUTIONKIT_MODEL",
+    "api_key": "EXECUTIONKIT_API_KEY",
+}
 _PAGES: Final = 50
 _CLOCK_SKEW: Final = 300.0
 """Seconds by which the service's clock may be behind ours."""
@@ -122,6 +127,21 @@ class OpenAIBatchClient(ClientBase):
         settings = {"api_key": key, "model": model, "base_url": base_url, **shared}
         own = {"Authorization": f"Bearer {key}"} if key else {}
         super().__init__(settings, own, "/batches")
+
+    @classmethod
+    def from_env(
+        cls, *, environ: Mapping[str, str] | None = None, **settings: Any
+    ) -> Self:
+        """The client that the environment describes.
+
+        Reads, if set, `EXECUTIONKIT_BASE_URL`, `EXECUTIONKIT_MODEL` and
+        `EXECUTIONKIT_API_KEY`.
+
+        Args:
+            environ: Where to look. None = the environment of the process.
+            settings: Any other setting; they win.
+        """
+        return cls._from_env(_ENVIRONMENT, set(_ENVIRONMENT), environ, settings)
 
     @property
     def limits(self) -> BatchLimits:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from executionkit._arguments import shown
-from executionkit._batches.anthropic import MessageBatches
+from executionkit._batches.messages import MessageBatches
 from executionkit._batches.values import (
     BatchClient,
     BatchItem,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from executionkit.cli._batch_commands import BATCH
 from executionkit.cli._options import (
     ALWAYS,
     BUDGET,
@@ -14,7 +14,7 @@ from executionkit.cli._options import (
     PROVIDER,
     SAMPLING,
     TOOLS,
-    Option,
+    Command,
     argument,
     flag,
     option,
@@ -24,20 +24,9 @@ __all__ = ("COMMANDS", "GROUPS", "Command")
 
 GROUPS: Final = {
     "tools": "List tools, call one, or run the calls in what a model said.",
+    "batch": "Many requests at once, at a lower price, within a day.",
     "mcp": "Tools over the Model Context Protocol.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command; its module is loaded when it runs."""
-
-    name: str
-    module: str
-    function: str
-    help: str
-    options: tuple[Option, ...]
-    group: str = ""
 
 
 _ASKING: Final = (*PROVIDER, *SAMPLING, *BUDGET, JSON, *ALWAYS)
@@ -311,4 +300,4 @@ _OTHERS: Final = (
     ),
 )
 
-COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *_TOOLS, *_OTHERS)
+COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *BATCH, *_TOOLS, *_OTHERS)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from array import array
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from executionkit.cli._console import UsageError
+from executionkit.cli._console import UsageError, as_json
 
-__all__ = ("Done", "OutputFile", "count_lines", "is_same_file", "read_lines")
+__all__ = (
+    "Done",
+    "LineError",
+    "OutputFile",
+    "count_lines",
+    "is_same_file",
+    "prompt_of",
+    "read_json_line",
+    "read_lines",
+)
 
+_FIELD: Final = re.compile(r"\{(\w+)\}")
 _BLOCK: Final = 1 << 16
 _KEY_BITS: Final = 60
 
@@ -211,3 +222,52 @@ class OutputFile:
         if self._file is not None:
             self._file.write(text + "\n")
             self._file.flush()
+
+
+class LineError(Exception):
+    """A line of which no prompt can be made."""
+
+
+def read_json_line(line: str) -> Any:
+    """The value of a line.
+
+    Raises:
+        LineError: When it is no JSON.
+    """
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        msg = f"the line is no JSON: {exc}"
+        raise LineError(msg) from exc
+
+
+def prompt_of(given: Any, line: str, template: str | None) -> str:
+    """The prompt that a line stands for.
+
+    Args:
+        given: The line's value.
+        line: As it was written.
+        template: With `{field}` and `{line}`; None = the field `prompt`, or a text.
+
+    Raises:
+        LineError: When there is none.
+    """
+    if template is None:
+        found = given.get("prompt") if isinstance(given, dict) else given
+        if isinstance(found, str) and found.strip():
+            return found
+        msg = "the line is no text and has no field `prompt`; give --prompt TEMPLATE"
+        raise LineError(msg)
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if isinstance(given, dict) and name in given:
+            value = given[name]
+        elif name == "line":
+            value = given if isinstance(given, str) else line.strip()
+        else:
+            msg = f"the line has no field `{name}`, which the template asks for"
+            raise LineError(msg)
+        return value if isinstance(value, str) else as_json(value)
+
+    return _FIELD.sub(fill, template)

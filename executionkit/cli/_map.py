@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
@@ -14,9 +12,12 @@ from executionkit.cli._ask import asking, call_options, provider_of
 from executionkit.cli._console import Exit, UsageError, as_json
 from executionkit.cli._lines import (
     Done,
+    LineError,
     OutputFile,
     count_lines,
     is_same_file,
+    prompt_of,
+    read_json_line,
     read_lines,
 )
 from executionkit.errors import (
@@ -34,14 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ("run_map",)
 
-_FIELD: Final = re.compile(r"\{(\w+)\}")
 _HOPELESS: Final = frozenset({401, 402, 404})
 _KEY_CHARS: Final = 15
 """Of a hash in hexadecimal: as much as fits into 64 bits."""
-
-
-class _LineError(Exception):
-    """A line of which no prompt can be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +328,9 @@ def _is_hopeless(exc: ExecutionKitError) -> bool:
 def _item(index: int, line: str, template: str | None) -> _Item:
     given: Any = None
     try:
-        given = _read(line)
-        prompt = _prompt(given, line, template)
-    except _LineError as exc:
+        given = read_json_line(line)
+        prompt = prompt_of(given, line, template)
+    except LineError as exc:
         return _Item(index, _key(line), given, problem=str(exc))
     return _Item(index, _key(prompt), given, prompt)
 
@@ -342,33 +338,3 @@ def _item(index: int, line: str, template: str | None) -> _Item:
 def _key(text: str) -> str:
     data = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()[:_KEY_CHARS]
-
-
-def _read(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as exc:
-        msg = f"the line is no JSON: {exc}"
-        raise _LineError(msg) from exc
-
-
-def _prompt(given: Any, line: str, template: str | None) -> str:
-    if template is None:
-        found = given.get("prompt") if isinstance(given, dict) else given
-        if isinstance(found, str) and found.strip():
-            return found
-        msg = "the line is no text and has no field `prompt`; give --prompt TEMPLATE"
-        raise _LineError(msg)
-
-    def fill(match: re.Match[str]) -> str:
-        name = match[1]
-        if isinstance(given, dict) and name in given:
-            value = given[name]
-        elif name == "line":
-            value = given if isinstance(given, str) else line.strip()
-        else:
-            msg = f"the line has no field `{name}`, which the template asks for"
-            raise _LineError(msg)
-        return value if isinstance(value, str) else as_json(value)
-
-    return _FIELD.sub(fill, template)

@@ -15,6 +15,7 @@ __all__ = (
     "PROVIDER",
     "SAMPLING",
     "TOOLS",
+    "Command",
     "Option",
     "ProviderKind",
     "argument",
@@ -48,6 +49,18 @@ class Option:
     metavar: str | None = None
     least: float | None = None
     """The smallest number that is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command; its module is loaded when it runs."""
+
+    name: str
+    module: str
+    function: str
+    help: str
+    options: tuple[Option, ...]
+    group: str = ""
 
 
 def option(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from executionkit._clock import get_clock
 
 if TYPE_CHECKING:
+    from executionkit.batches import BatchState
     from executionkit.cli._console import Console
     from executionkit.cli._job import Meter
 
-__all__ = ("Progress", "span_words")
+__all__ = ("Progress", "batch_words", "span_words")
 
 _BAR_WIDTH: Final = 12
 _SECONDS: Final = 10.0
@@ -23,6 +24,16 @@ def span_words(seconds: float) -> str:
     minutes, rest = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def batch_words(state: BatchState) -> str:
+    """A batch as `b_1 in_progress: 3 of 10 done, 1 errored`."""
+    counts = state.counts
+    text = f"{state.id} {state.said or state.status}: "
+    parts = [f"{counts.done} of {counts.total} done"]
+    ends = ("errored", "canceled", "expired")
+    parts += [f"{getattr(counts, n)} {n}" for n in ends if getattr(counts, n)]
+    return text + ", ".join([*parts, *state.problems])
 
 
 class Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executionkit.testing.batches import BatchAnswer, ScriptedBatchClient
 from executionkit.testing.clock import FakeClock, settle
 from executionkit.testing.http import (
     Gate,
@@ -22,11 +23,13 @@ from executionkit.testing.provider import (
 )
 
 __all__ = (
+    "BatchAnswer",
     "FakeClock",
     "Gate",
     "ReceivedRequest",
     "Reply",
     "Request",
+    "ScriptedBatchClient",
     "ScriptedProvider",
     "ScriptedServer",
     "drip",

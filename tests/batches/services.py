@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -70,6 +71,8 @@ class Services:
         self.log: list[str] = []
         self.server = ScriptedServer(self.decide)
         self.absolute_results = True
+        self.looked = asyncio.Event()
+        """Set when somebody looks at a batch."""
 
     # Faults.
 
@@ -120,6 +123,7 @@ class Services:
     def look(self, batch: Batch) -> bool:
         """Whether it is over, after one more look."""
         batch.looks += 1
+        self.looked.set()
         if batch.outcome is None and batch.looks >= self.looks_needed:
             self.finish(batch)
         return batch.outcome is not None

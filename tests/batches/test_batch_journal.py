@@ -129,14 +129,18 @@ async def test_whatever_write_a_crash_comes_at_there_is_one_batch(
         else:
             total = deadly - 1
             break
+        doubt: InDoubtError | None = None
+        result: Any = None
         try:
             result = await again(client, store)
         except InDoubtError as exc:
+            doubt = exc
+        if doubt is not None:
             # The service keeps no key: somebody has to say which one it is.
             assert service == "anthropic"
             (batch_id,) = services.batches
-            assert exc.metadata["candidates"] == (batch_id,)
-            (effect_id,) = exc.effect_ids
+            assert doubt.metadata["candidates"] == (batch_id,)
+            (effect_id,) = doubt.effect_ids
             async with Journal(store, "r") as journal:
                 await journal.resolve(effect_id, batch_id)
             result = await again(client, store)

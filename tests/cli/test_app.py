@@ -14,7 +14,8 @@ import pytest
 
 ALL = (
     *("consensus", "structured", "refine", "react", "map", "eval", "doctor", "demo"),
-    *("tools list", "tools call", "tools run", "mcp serve"),
+    *("batch run", "batch submit", "batch status", "batch wait", "batch results"),
+    *("batch cancel", "tools list", "tools call", "tools run", "mcp serve"),
 )
 BLOCKER = """
 import sys

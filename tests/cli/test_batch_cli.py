@@ -1,0 +1,243 @@
+"""`batch`: the steps, the whole, and leaving early."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executionkit._clock import use_clock
+from executionkit.testing.http import json_reply
+from tests.batches.services import KEY, Services, SkippingClock
+
+LINES = [
+    {"custom_id": "a", "text": "one"},
+    {"id": 7, "text": "two"},
+    {"text": "three"},
+]
+TEMPLATE = ("-p", "say {text}")
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def clock() -> Iterator[SkippingClock]:
+    clock = SkippingClock()
+    with use_clock(clock):
+        yield clock
+
+
+@pytest.fixture
+async def services(clock: SkippingClock) -> AsyncIterator[Services]:
+    services = Services()
+    services.clock = clock
+    async with services.server:
+        yield services
+
+
+@pytest.fixture(params=["anthropic", "openai"])
+def settings(
+    request: pytest.FixtureRequest,
+    services: Services,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, str]:
+    """The environment of a service."""
+    url = services.server.url
+    found = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}
+    found["ANTHROPIC_MODEL"] = "m"
+    if request.param == "openai":
+        found = {"EXECUTIONKIT_API_KEY": KEY, "EXECUTIONKIT_BASE_URL": f"{url}/v1"}
+        found["EXECUTIONKIT_MODEL"] = "m"
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def call(settings: dict[str, str], invoke: Callable[..., Any]) -> Any:
+    """Runs a command beside the server."""
+
+    async def call(*arguments: str, stdin: str = "") -> Any:
+        return await asyncio.to_thread(invoke, "batch", *arguments, stdin=stdin)
+
+    return call
+
+
+@pytest.mark.req("cli.batch")
+async def test_the_steps_of_a_batch(
+    call: Any, services: Services, write: Any, folder: Any
+) -> None:
+    services.looks_needed = 3
+    write("in.jsonl", LINES)
+    done = await call("submit", "in.jsonl", *TEMPLATE, "--max-tokens", "9")
+    assert done.exit_code == 0
+    (batch_id,) = services.batches
+    assert done.stdout == f"{batch_id}\n"
+    assert f"batch wait {batch_id}" in done.stderr
+    (batch,) = services.batches.values()
+    assert [one["custom_id"] for one in batch.requests] == ["a", "7", "line-3"]
+    body = batch.requests[0].get("params") or batch.requests[0]["body"]
+    assert (body["model"], body["max_tokens"]) == ("m", 9)
+
+    early = await call("results", batch_id)
+    assert (early.exit_code, early.stdout) == (1, "")
+    assert "not over" in early.stderr
+    status = await call("status", batch_id, "--json")
+    assert (status.exit_code, json.loads(status.stdout)["status"]) == (0, "in_progress")
+    waited = await call("wait", batch_id)
+    assert waited.exit_code == 0
+    assert "3 of 3 done" in waited.stdout
+
+    found = await call("results", batch_id, "-i", "in.jsonl", *TEMPLATE)
+    assert found.exit_code == 0
+    assert [(row["custom_id"], row["output"]) for row in rows(found.stdout)] == [
+        ("a", "say one"),
+        ("7", "say two"),
+        ("line-3", "say three"),
+    ]
+    assert rows(found.stdout)[0]["cost"]["output_tokens"] == 3
+    assert "3 of 3 answered; 3 calls, 30 tokens in, 9 tokens out" in found.stderr
+    plain = await call("results", batch_id, "-o", "out.jsonl")
+    assert (plain.exit_code, plain.stdout) == (0, "")
+    written = (folder / "out.jsonl").read_text()
+    ids = {row["custom_id"] for row in rows(written)}
+    assert ids == {"a", "7", "line-3"}
+    again = await call("results", batch_id, "-o", "out.jsonl")
+    assert again.exit_code == 2
+
+
+@pytest.mark.req("cli.batch")
+async def test_all_in_one_with_what_failed_in_its_place(
+    call: Any, services: Services
+) -> None:
+    def answer(name: str, text: str) -> Any:
+        return {"x": {"errored": f"no {KEY}"}, "y": {"absent": 1}}.get(name, text)
+
+    services.answer = answer
+    lines = [
+        {"id": "x", "prompt": "1"},
+        {"id": "y", "messages": [{"role": "user", "content": "2"}]},
+        {"id": "z", "prompt": "3", "params": {"model": "big"}},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    done = await call("run", stdin=text)
+    assert done.exit_code == 1
+    found = rows(done.stdout)
+    assert [row["status"] for row in found] == ["errored", "missing", "succeeded"]
+    assert found[0]["error"]["type"] == "invalid_request_error"
+    assert found[2]["output"] == "3"
+    assert KEY not in done.output
+    (batch,) = services.batches.values()
+    body = batch.requests[2].get("params") or batch.requests[2]["body"]
+    assert body["model"] == "big"
+    again = await call("run", "--id", batch.id, "--quiet", stdin=text)
+    assert rows(again.stdout) == found
+    assert len(services.batches) == 1
+
+
+@pytest.mark.req("cli.batch")
+async def test_a_canceled_batch_keeps_its_results(
+    call: Any, services: Services, write: Any
+) -> None:
+    services.looks_needed = 10_000
+    services.answer = lambda name, text: text if name == "a" else {"canceled": 1}
+    write("in.jsonl", LINES)
+    batch_id = (await call("submit", "in.jsonl", *TEMPLATE)).stdout.strip()
+    done = await call("cancel", batch_id)
+    assert done.exit_code == 0
+    assert "cancel" in done.stdout
+    services.looks_needed = 0
+    assert (await call("wait", batch_id)).exit_code == 0
+    found = await call("results", batch_id)
+    assert found.exit_code == 1
+    kinds = sorted(row["status"] for row in rows(found.stdout))
+    assert kinds == ["canceled", "canceled", "succeeded"]
+
+
+@pytest.mark.req("cli.batch")
+@pytest.mark.parametrize(
+    ("stdin", "words"),
+    [
+        ('{"id": "a", "prompt": "x"}\n{"id": "a", "prompt": "y"}\n', "used twice"),
+        ('{"id": "", "prompt": "x"}\n', "is empty"),
+        ("{\n", "line 1 is no request"),
+        ('"fine"\n{"x": 1}\n', "line 2 is no request"),
+        ('{"id": "a", "prompt": "x", "params": 3}\n', "must be an object"),
+        ('{"id": "a", "prompt": "x", "params": {"stream": true}}\n', "come whole"),
+        ("", "no requests"),
+    ],
+)
+async def test_input_that_is_no_batch_is_refused_before_the_upload(
+    call: Any, services: Services, stdin: str, words: str
+) -> None:
+    for command in ("submit", "run"):
+        done = await call(command, stdin=stdin)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert words in done.stderr
+    assert services.log == []
+
+
+@pytest.mark.req("cli.batch")
+async def test_failures_have_their_codes(call: Any, services: Services) -> None:
+    done = await call("status", "nobody", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["error"]["type"] == "PermanentError"
+    assert (await call("status", "../x")).exit_code == 2
+    refused = json_reply({"error": {"message": "no"}}, status=403)
+    services.fail("POST .*", refused)
+    assert (await call("run", stdin='"x"\n')).exit_code == 1
+    services.looks_needed = 10_000
+    late = await call("run", "--timeout", "5", "--json", stdin='"x"\n')
+    assert late.exit_code == 1
+    error = json.loads(late.stdout)["error"]
+    assert error["code"] == "LLM_TIMEOUT"
+    assert error["metadata"]["batch_id"] in services.batches
+
+
+@pytest.mark.req("cli.batch")
+def test_without_a_service_nothing_is_asked(invoke: Callable[..., Any]) -> None:
+    assert invoke("batch", "status", "b").exit_code == 3
+    assert invoke("batch", "status", "b", "--provider", "mock").exit_code == 2
+    assert invoke("batch", "status", "b", "--provider", "anthropic").exit_code == 3
+
+
+@pytest.mark.req("cli.batch")
+@pytest.mark.parametrize("command", ["run", "wait"])
+async def test_ctrl_c_names_the_batch_and_how_to_go_on(
+    services: Services,
+    settings: dict[str, str],
+    program: Any,
+    write: Any,
+    invoke: Callable[..., Any],
+    command: str,
+) -> None:
+    services.looks_needed = 10_000
+    write("in.jsonl", LINES)
+    arguments = ["run", "in.jsonl", *TEMPLATE]
+    if command == "wait":
+        ran = await asyncio.to_thread(invoke, "batch", "submit", "in.jsonl", *TEMPLATE)
+        arguments = ["wait", ran.stdout.strip()]
+    services.looked.clear()
+    program.environment |= settings
+    process = program.start("batch", *arguments, "--interval", "60")
+    with process:
+        async with asyncio.timeout(15):
+            await services.looked.wait()
+        process.send_signal(signal.SIGINT)
+        out, errors = await asyncio.to_thread(process.communicate, timeout=10)
+    assert (process.returncode, out) == (130, "")
+    (batch_id,) = services.batches
+    last = errors.splitlines()[-1]
+    assert f"interrupted; batch {batch_id} goes on" in last
+    resume = f"batch run in.jsonl --id {batch_id}"
+    assert (resume if command == "run" else f"batch wait {batch_id}") in last
+    assert f"batch cancel {batch_id}" in last
+    assert not services.batches[batch_id].canceled
