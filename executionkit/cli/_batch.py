@@ -183,9 +183,8 @@ def _request(
 
     given = read_json_line(line)
     about: dict[str, Any] = given if isinstance(given, dict) else {}
-    name = about.get("custom_id", about.get("id", f"line-{number}"))
-    if isinstance(name, int) and not isinstance(name, bool):
-        name = str(name)
+    name: Any = about.get("custom_id", about.get("id", f"line-{number}"))
+    custom_id: Any = str(name) if type(name) is int else name
     prompt: Any = about.get("messages") if template is None else None
     if prompt is None:
         prompt = prompt_of(given, line, template)
@@ -193,7 +192,7 @@ def _request(
     if not isinstance(own, dict):
         msg = "its `params` must be an object"
         raise TypeError(msg)
-    return BatchRequest(name, prompt, {**params, **own})
+    return BatchRequest(custom_id, prompt, {**params, **own})
 
 
 async def _submit(job: Job, client: Any) -> int:
