@@ -343,7 +343,9 @@ class Journal:
         found = [await self._core.look(self._id(place)) for place in places]
         open_ones = [e for e in found if e and e.state is EffectState.STARTED]
         if open_ones:
-            raise in_doubt(open_ones)
+            error = in_doubt(open_ones)
+            self._core.note_broken(open_ones[0].id, error)
+            raise error
 
     async def give_up(self, place: str) -> None:
         """Let the next run try again what failed there; for who writes patterns."""

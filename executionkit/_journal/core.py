@@ -123,8 +123,7 @@ class Core:
         try:
             return await self._perform(effect_id, effect, do)
         except JournalError as exc:
-            # Whoever is around it may take it for a failure as any other.
-            self._broken.setdefault(effect_id, exc)
+            self.note_broken(effect_id, exc)
             raise
 
     async def _perform(
@@ -261,6 +260,10 @@ class Core:
         entry = await self.look(effect_id)
         if entry is not None and entry.state is EffectState.FAILED:
             await self.put(replace(entry, state=EffectState.GIVEN_UP))
+
+    def note_broken(self, effect_id: str, error: JournalError) -> None:
+        """Remember an error: whoever is around it may take it for any other failure."""
+        self._broken.setdefault(effect_id, error)
 
     def _is_broken(self, effect_id: str) -> bool:
         return self._broken_in(effect_id) is not None
