@@ -211,7 +211,9 @@ class AnthropicProvider(ProviderBase):
         wanted = {"stream": True, **kwargs}
         body, answer = self._body(messages, temperature, max_tokens, tools, wanted)
         assembler = MessageAssembler(answer=answer, secrets=self._endpoint.secrets)
-        return TextStream(self._endpoint, body, assembler, usage_sink, model=self.model)
+        return TextStream(
+            self._endpoint, body, assembler, usage_sink, model=self.model, provider=self
+        )
 
     def stream_events(
         self,
@@ -228,7 +230,7 @@ class AnthropicProvider(ProviderBase):
         body, answer = self._body(messages, temperature, max_tokens, tools, wanted)
         assembler = MessageAssembler(answer=answer, secrets=self._endpoint.secrets)
         return EventStream(
-            self._endpoint, body, assembler, usage_sink, model=self.model
+            self._endpoint, body, assembler, usage_sink, model=self.model, provider=self
         )
 
     def _body(

@@ -234,7 +234,9 @@ class LocalProvider:
         """
         call = self._call(messages, temperature, max_tokens, tools, kwargs)
         assembler = call.assembler
-        return TextStream(call, b"", assembler, usage_sink, model=self.model)
+        return TextStream(
+            call, b"", assembler, usage_sink, model=self.model, provider=self
+        )
 
     def stream_events(
         self,
@@ -249,7 +251,9 @@ class LocalProvider:
         """Yield the answer as typed events; the last one is `StreamEnd`."""
         call = self._call(messages, temperature, max_tokens, tools, kwargs)
         assembler = call.assembler
-        return EventStream(call, b"", assembler, usage_sink, model=self.model)
+        return EventStream(
+            call, b"", assembler, usage_sink, model=self.model, provider=self
+        )
 
     async def count_tokens(
         self, text_or_messages: str | Sequence[Mapping[str, Any]]

@@ -280,7 +280,9 @@ class Provider(ProviderBase):
         """
         body = self._stream_body(messages, temperature, max_tokens, tools, kwargs)
         assembler = ChatAssembler(secrets=self._endpoint.secrets)
-        return TextStream(self._endpoint, body, assembler, usage_sink, model=self.model)
+        return TextStream(
+            self._endpoint, body, assembler, usage_sink, model=self.model, provider=self
+        )
 
     def stream_events(
         self,
@@ -299,7 +301,7 @@ class Provider(ProviderBase):
         body = self._stream_body(messages, temperature, max_tokens, tools, kwargs)
         assembler = ChatAssembler(secrets=self._endpoint.secrets)
         return EventStream(
-            self._endpoint, body, assembler, usage_sink, model=self.model
+            self._endpoint, body, assembler, usage_sink, model=self.model, provider=self
         )
 
     def _body(

@@ -9,10 +9,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 from executionkit._arguments import shown
-from executionkit._llm import LLMResponse, usage_of
+from executionkit._llm import LLMResponse
 from executionkit._wire.common import parse_json
 from executionkit._wire.failures import refuse
-from executionkit.observability import llm_span, record_llm_span_attributes
+from executionkit.observability import RequestSpan
 from executionkit.types import freeze_mapping
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from executionkit._endpoint.requests import Endpoint
     from executionkit._http import ConnectionCounts
-    from executionkit.observability import Span
     from executionkit.types import JsonValue
 
 __all__ = (
@@ -29,7 +28,6 @@ __all__ = (
     "checked_headers",
     "checked_key",
     "environment_settings",
-    "record_usage",
     "refuse_streaming",
 )
 
@@ -149,13 +147,6 @@ def environment_settings(
     return found
 
 
-def record_usage(span: Span, model: str, response: LLMResponse) -> None:
-    """Attach what a reply has cost to its span."""
-    if span.is_recording():
-        spent = usage_of(response)
-        record_llm_span_attributes(span, model, spent.input_tokens, spent.output_tokens)
-
-
 class ProviderBase:
     """The part of a provider that does not depend on the dialect.
 
@@ -208,7 +199,8 @@ class ProviderBase:
     ) -> LLMResponse:
         """Send `body` and read the answer with `parse(payload, secrets)`."""
         secrets = self._endpoint.secrets
-        with llm_span(self.model) as span:
+        told = RequestSpan(self.model, self)
+        with told:
             answer = await self._endpoint.post(body)
             try:
                 response = parse(parse_json(answer, secrets=secrets), secrets)
@@ -216,8 +208,7 @@ class ProviderBase:
                 response = None  # raised below, without a context of a thousand frames
             if response is None:
                 refuse("the answer is nested too deeply")
-            if span is not None:
-                record_usage(span, self.model, response)
+            told.answered(response)
             return response
 
 

@@ -20,7 +20,7 @@ from executionkit._http import (
 from executionkit._redact import redact
 from executionkit._wire.failures import failure_of_response, to_error
 from executionkit._wire.urls import Target, target_of
-from executionkit.context import get_current_context, remaining_deadline
+from executionkit.context import remaining_deadline
 from executionkit.errors import (
     DeadlineExceededError,
     ExecutionKitError,
@@ -29,6 +29,7 @@ from executionkit.errors import (
     ProviderError,
     ProviderTimeoutError,
 )
+from executionkit.observability import trace_headers
 from executionkit.types import FrozenDict
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _T = TypeVar("_T")
 _EndpointT = TypeVar("_EndpointT", bound="Endpoint")
 _SECRET_HEADERS: Final = ("auth", "key", "token", "secret", "cookie", "password")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _MIN_SECRET_CHARS: Final = 4
 # The limit that a transport names -> the provider's setting of it.
 _SETTINGS: Final = {
@@ -309,10 +309,8 @@ class Endpoint:
         return replace(timeouts, total=left)
 
     def _request(self, body: bytes, headers: Mapping[str, str]) -> HttpRequest:
-        context = get_current_context()
-        if context is not None and context.traceparent is not None:
-            told = context.to_headers()
-            traced = {name: told[name] for name in _TRACE_HEADERS if name in told}
+        traced = trace_headers()
+        if traced:
             headers = FrozenDict(dict(headers) | traced)
         return HttpRequest("POST", self.url, headers, body)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from executionkit._constants import MAX_RESPONSE_BYTES
-from executionkit._endpoint.base import record_usage
 from executionkit._http.sse import SseDecoder
 from executionkit._http.unhooked import unhooked_next
 from executionkit._llm import LLMResponse, StreamEnd, StreamEvent, TextDelta
@@ -21,7 +20,7 @@ from executionkit.errors import (
     ProviderTimeoutError,
     StreamError,
 )
-from executionkit.observability import llm_span
+from executionkit.observability import RequestSpan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -68,6 +67,7 @@ class _Run:
         "endpoint",
         "limits",
         "model",
+        "provider",
         "sink",
         "source",
     )
@@ -79,7 +79,9 @@ class _Run:
         assembler: Assembler,
         sink: list[LLMResponse] | None,
         model: str,
+        provider: object,
     ) -> None:
+        self.provider: object = provider
         self.endpoint: ReplySource = endpoint
         self.body: bytes = body
         self.assembler: Assembler = assembler
@@ -120,7 +122,8 @@ async def _pump(
     """
     if inner:
         yield None
-    with llm_span(run.model) if run.model else nullcontext() as span:
+    told = RequestSpan(run.model, run.provider) if run.model else None
+    with told or nullcontext():
         failure: ExecutionKitError | None = None
         try:
             async with aclosing(_batches(run)) as batches:
@@ -133,8 +136,8 @@ async def _pump(
         except RecursionError:
             failure = StreamError("the stream sent JSON that is nested too deeply")
         finally:
-            if span is not None:
-                record_usage(span, run.model, run.assembler.partial())
+            if told is not None:
+                told.answered(run.assembler.partial())
         if run.closed:
             return
         response = run.settle(failure)
@@ -293,6 +296,7 @@ class EventStream(_ReplyStream[StreamEvent]):
         assembler: Puts the reply together.
         sink: Gets the whole response when the stream is complete.
         model: The name for a span of its own. Empty = the caller has one.
+        provider: Who asks, for that span.
     """
 
     __slots__ = ()
@@ -305,8 +309,9 @@ class EventStream(_ReplyStream[StreamEvent]):
         sink: list[LLMResponse] | None = None,
         *,
         model: str = "",
+        provider: object = None,
     ) -> None:
-        run = _Run(endpoint, body, assembler, sink, model)
+        run = _Run(endpoint, body, assembler, sink, model, provider)
         events: Any = _pump(run)  # None comes only to a generator around it
         super().__init__(run, events)
 
@@ -324,6 +329,7 @@ class TextStream(_ReplyStream[str]):
         sink: list[LLMResponse] | None = None,
         *,
         model: str = "",
+        provider: object = None,
     ) -> None:
-        run = _Run(endpoint, body, assembler, sink, model)
+        run = _Run(endpoint, body, assembler, sink, model, provider)
         super().__init__(run, _texts(_pump(run, inner=True)))

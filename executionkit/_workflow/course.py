@@ -98,8 +98,20 @@ class Course:
         """Go all the way; returns the output, deeply read-only, or `SKIPPED`."""
         shared, node = self._shared, self._node
         self._scope = scope = shared.scope(node.name)
-        if scope is not None:
-            scope.enter()  # for good: each step has a task of its own
+        if scope is None:
+            return await self._run()
+        scope.begin()
+        scope.enter()  # for good: each step has a task of its own
+        try:
+            output = await self._run()
+        except BaseException as exc:
+            scope.end(exc)
+            raise
+        scope.end(None)
+        return output
+
+    async def _run(self) -> Any:
+        shared, node = self._shared, self._node
         with collecting_lost_cost(shared.tracker.add_usage):
             try:
                 if not await self._is_wanted():
@@ -206,10 +218,7 @@ class Course:
         shared, scope = self._shared, self._scope
         self._count(number)
         now = get_clock().monotonic
-        asked = now()
-        await shared.enter()
-        if scope is not None:
-            scope.waited("slot", now() - asked)
+        await shared.enter(scope)
         self.at_work = True
         try:
             self._leave_if_closed()

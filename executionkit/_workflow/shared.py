@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from executionkit._clock import get_clock
 from executionkit.cost import Budget, CostTracker
 from executionkit.errors import JournalError
-from executionkit.observability import Scope, TraceCallback
+from executionkit.observability import (
+    NO_SPAN,
+    Scope,
+    SpanScope,
+    TraceCallback,
+    nobody_records,
+)
 
 if TYPE_CHECKING:
     from executionkit._workflow.record import StepsRecord
@@ -62,10 +69,17 @@ class Shared:
         if not (self._keep_on or is_tolerated(node, failure)):
             self.is_closed = True
 
-    async def enter(self) -> None:
+    async def enter(self, scope: Scope | None) -> None:
         """Wait for a place among the attempts that run at once."""
-        if self._slots is not None:
+        if self._slots is None:
+            return
+        if scope is None or not self._slots.locked():
             await self._slots.acquire()
+            return
+        now = get_clock().monotonic
+        began = now()
+        await self._slots.acquire()
+        scope.waited("slot", now() - began)
 
     def leave(self) -> None:
         """Give the place back."""
@@ -78,9 +92,14 @@ class Shared:
 
     def scope(self, name: str) -> Scope | None:
         """The span of a step; None when nobody watches."""
-        if self.trace is None:
+        if self.trace is None and nobody_records():
             return None
-        return Scope(self.trace, labels={"step": name, "call_id": self.step_id(name)})
+        labels = {"step": name, "call_id": self.step_id(name)}
+        span: SpanScope = NO_SPAN
+        if not nobody_records():
+            word = self.kind.replace("_", " ")
+            span = SpanScope(f"{word} {name}", {"executionkit.step.name": name})
+        return Scope(self.trace, labels=labels, span=span)
 
     async def tell(
         self, event: str, name: str, scope: Scope | None = None, **facts: Any

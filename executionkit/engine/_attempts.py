@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -28,6 +29,7 @@ __all__ = (
     "BeforeAttempt",
     "OnRetry",
     "OnWait",
+    "Turn",
     "refund_of",
     "say_sent",
 )
@@ -165,12 +167,12 @@ class Attempts:
         if strategy is None:
             return
         began = self._clock.monotonic()
-        if left is None:
-            await strategy.acquire()
-            self._tell_wait("permit", began)
-            return
+        turn = None if self._on_wait is None else Turn()
         try:
-            await _acquire_within(strategy, left)
+            if left is None:
+                await strategy.acquire()
+            else:
+                await _acquire_within(strategy, left)
         except PermitTimeoutError as exc:
             msg = (
                 f"The deadline is in {left:.3f}s and the next permit of "
@@ -179,7 +181,9 @@ class Attempts:
             error = DeadlineExceededError(msg)
             error.retry_after = exc.retry_after
             raise error from exc
-        self._tell_wait("permit", began)
+        finally:
+            if turn is not None and turn.is_over():
+                self._tell_wait("permit", began)
 
     def _tell_wait(self, reason: str, began: float) -> None:
         if self._on_wait is not None:
@@ -283,6 +287,24 @@ class Attempts:
         if isinstance(exc, ExecutionKitError):
             exc.attempts = self._sent
         say_sent(exc, self._sent)
+
+
+class Turn:
+    """Knows whether the event loop got a turn since it was made."""
+
+    __slots__ = ("_handle", "_has_passed")
+
+    def __init__(self) -> None:
+        self._has_passed = False
+        self._handle = asyncio.get_running_loop().call_soon(self._pass)
+
+    def _pass(self) -> None:
+        self._has_passed = True
+
+    def is_over(self) -> bool:
+        """Asked once."""
+        self._handle.cancel()
+        return self._has_passed
 
 
 def _say_why(exc: BaseException, why: str) -> None:

@@ -17,6 +17,8 @@ from executionkit._clock import get_clock
 from executionkit.context import get_current_context
 from executionkit.errors import ExecutionKitError
 from executionkit.observability._events import TraceCallback, TraceEvent, emit_trace
+from executionkit.observability._meters import measure_wait, nobody_measures
+from executionkit.observability._spans import NO_SPAN, SpanScope, nobody_records
 
 __all__ = (
     "LEAST_WAIT",
@@ -55,17 +57,22 @@ class Scope:
         secrets: Values that must not appear in them.
         labels: Facts that its waits and attempts are told with: to whom they belong,
             for readers that do not know spans.
+        span: Its span of OpenTelemetry, not begun yet.
     """
 
     __slots__ = (
         "_before",
         "_pending",
         "has_waited",
+        "is_call",
         "labels",
         "parent_id",
+        "root",
         "secrets",
         "sink",
+        "span",
         "span_id",
+        "trace_id",
     )
 
     def __init__(
@@ -73,28 +80,48 @@ class Scope:
         sink: TraceCallback | None,
         secrets: Iterable[str] = (),
         labels: Mapping[str, Any] = _NO_LABELS,
+        span: SpanScope = NO_SPAN,
     ) -> None:
         before = _current.get()
         self.sink: TraceCallback | None = sink
         self.secrets: Iterable[str] = secrets
         self.labels: Mapping[str, Any] = labels
+        self.span: SpanScope = span
         self.span_id: str = new_span_id()
         self.parent_id: str | None = (
             _remote_parent() if before is None else before.span_id
         )
+        self.root: Scope = self if before is None else before.root
+        """The outermost one around it."""
+        self.trace_id: str | None = None
+        """Of a root: the id of a trace that begins here, once somebody needs it."""
+        self.is_call: bool = False
+        """Whether it is a model call: requests inside of it are its attempts."""
         self.has_waited: bool = False
         """Whether a wait was noted since it began."""
         self._before = before
         self._pending: list[TraceEvent] | None = None
 
+    def begin(self) -> None:
+        """Begin the span of OpenTelemetry; the ids of both are the same then."""
+        if self.span is not NO_SPAN:
+            self.span.__enter__()
+            self.span_id = self.span.span_id or self.span_id
+
+    def end(self, exc: BaseException | None) -> None:
+        """End it: well, or with `exc`."""
+        self.span.__exit__(None if exc is None else type(exc), exc, None)
+
     def enter(self) -> None:
         """From now on, what the running task does belongs to this."""
         self._before = _current.get()
         _current.set(self)
+        self.span.make_current()
 
     def leave(self) -> None:
         """What was current before is so again; in the task that has entered."""
         _current.set(self._before)
+        self.span.restore()
 
     def waited(self, reason: str, seconds: float) -> None:
         """Note a wait that is over now; it is told with the next event.
@@ -109,6 +136,8 @@ class Scope:
         if seconds < LEAST_WAIT:
             return
         self.has_waited = True
+        self.span.tell("wait", {"reason": reason, "duration": seconds})
+        measure_wait(reason, seconds)
         if self.sink is None:
             return
         facts = {
@@ -168,6 +197,11 @@ _current: ContextVar[Scope | None] = ContextVar("executionkit_scope", default=No
 def current_scope() -> Scope | None:
     """What the running task belongs to; None = nobody watches."""
     return _current.get()
+
+
+def nobody_watches() -> bool:
+    """Whether neither spans nor metrics of OpenTelemetry are set up."""
+    return nobody_records() and nobody_measures()
 
 
 def note_wait(reason: str, seconds: float) -> None:

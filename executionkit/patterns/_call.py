@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from executionkit.cost import (
     estimate_tokens,
     response_usage,
 )
-from executionkit.engine._attempts import Attempts, OnWait
+from executionkit.engine._attempts import Attempts, OnWait, Turn
 from executionkit.engine.retry import DEFAULT_RETRY, RetryConfig, run_with_retry
 from executionkit.errors import (
     BadResponseError,
@@ -26,6 +27,7 @@ from executionkit.errors import (
     ExecutionKitError,
     RequestTooLargeError,
 )
+from executionkit.observability import nobody_watches
 from executionkit.patterns._call_trace import CallTrace
 from executionkit.patterns._failures import lost_connection, names_itself, own_failure
 from executionkit.patterns._paced import PacedRoom
@@ -131,9 +133,9 @@ class ModelCall:
         self._limits = limits
         self._kwargs = kwargs
         self._told: CallTrace | None = None
-        if trace is not None:
+        if trace is not None or not nobody_watches():
             secrets = known_secrets(provider)
-            self._told = CallTrace(provider, kwargs, tracker, trace, secrets)
+            self._told = CallTrace(provider, messages, kwargs, tracker, trace, secrets)
         self._held: Reservation | None = None
         self._last: BaseException | None = None
         self._cut = False
@@ -146,6 +148,12 @@ class ModelCall:
 
     async def run(self, config: RetryConfig) -> LLMResponse:
         """The reply; see `checked_complete`."""
+        if self._told is None:
+            return await self._run(config)
+        with self._told:
+            return await self._run(config)
+
+    async def _run(self, config: RetryConfig) -> LLMResponse:
         left = remaining_deadline()
         self._retry = config
         try:
@@ -236,6 +244,7 @@ class ModelCall:
         """Reserve room for attempt `number` (from 1) and report its start."""
         self._refuse_if_large()
         began = 0.0 if self._told is None else get_clock().monotonic()
+        turn = None if self._told is None else Turn()
         held = await self._tracker.admit(
             self._limits,
             input_tokens=self._sends,
@@ -243,7 +252,8 @@ class ModelCall:
             moment="before dispatch" if number == 1 else "before retry dispatch",
         )
         if self._told is not None:
-            self._told.scope.waited("permit", get_clock().monotonic() - began)
+            if turn is not None and turn.is_over():
+                self._told.scope.waited("permit", get_clock().monotonic() - began)
             try:
                 await self._told.started(number)
             except BaseException as exc:
@@ -329,6 +339,27 @@ class ModelCall:
         """Report the pause after attempt `number`."""
         if self._told is not None:
             await self._told.on_retry(number, exc, delay)
+
+    def open(self) -> None:
+        """A stream begins; `close` must follow."""
+        if self._told is not None:
+            self._told.open(streams=True)
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Within it, what is done belongs to the call; for a stream that is opened."""
+        return nullcontext() if self._told is None else self._told.inside()
+
+    def close(
+        self, exc: BaseException | None = None, partial: LLMResponse | None = None
+    ) -> None:
+        """A stream is over; the first time counts.
+
+        Args:
+            exc: Why, when it failed.
+            partial: What has come.
+        """
+        if self._told is not None:
+            self._told.close(exc, partial)
 
     def on_wait(self) -> OnWait | None:
         """Takes waits; None when nobody watches."""

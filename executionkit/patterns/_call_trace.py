@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit.calls import new_id
 from executionkit.cost import response_usage
 from executionkit.errors import ExecutionKitError
-from executionkit.observability import Scope, model_name, provider_name
+from executionkit.observability import (
+    ChatSpan,
+    Scope,
+    count_retry,
+    error_name,
+    model_name,
+    provider_name,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
     from executionkit._llm import LLMResponse
     from executionkit.cost import CostTracker
@@ -26,24 +35,37 @@ _FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 class CallTrace:
-    """The events of one model call: a pair for each of its attempts.
+    """What is told of one model call: a pair of events for each of its attempts.
+
+    `with` holds the span of the whole call, which is the current one meanwhile; a
+    stream, which is read by anybody, uses `open`, `inside` and `close`.
 
     Args:
         provider: Is asked.
+        messages: What it is asked.
         options: What it is asked with.
         tracker: Says what the run has cost so far.
-        sink: Receives the events.
+        sink: Receives the events; None = spans only.
         secrets: Texts that must not appear in them.
     """
 
-    __slots__ = ("_began", "_call_id", "_options", "_provider", "_tracker", "scope")
+    __slots__ = (
+        "_began",
+        "_call_id",
+        "_chat",
+        "_options",
+        "_provider",
+        "_tracker",
+        "scope",
+    )
 
     def __init__(
         self,
         provider: object,
+        messages: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         tracker: CostTracker,
-        sink: TraceCallback,
+        sink: TraceCallback | None,
         secrets: Iterable[str],
     ) -> None:
         self._provider = provider
@@ -51,11 +73,49 @@ class CallTrace:
         self._tracker = tracker
         self._call_id = new_id()
         self._began = 0.0
-        self.scope: Scope = Scope(sink, secrets, {"call_id": self._call_id})
+        self._chat = ChatSpan(provider, messages, options, secrets)
+        labels = {"call_id": self._call_id}
+        self.scope: Scope = Scope(sink, secrets, labels, self._chat.span)
         """The attempt that is under way, or that comes next."""
+        self.scope.is_call = True
+
+    def open(self, *, streams: bool = False) -> None:
+        """The call begins."""
+        self._chat.begin(streams=streams)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is done within it belongs to the call."""
+        self.scope.enter()
+        try:
+            yield
+        finally:
+            self.scope.leave()
+
+    def close(
+        self, exc: BaseException | None, partial: LLMResponse | None = None
+    ) -> None:
+        """The call is over: well, or with `exc`. Once; more often does nothing."""
+        if partial is not None:
+            self._chat.answered(partial)
+        self._chat.end(exc)
+
+    def __enter__(self) -> None:
+        self.open()
+        self.scope.enter()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        exc: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.scope.leave()
+        self.close(exc)
 
     async def started(self, number: int) -> None:
         """Attempt `number` (from 1) is about to be sent."""
+        self._chat.attempts = number
         self._began = get_clock().monotonic()
         facts: dict[str, Any] = {
             "attempt": number,
@@ -94,6 +154,7 @@ class CallTrace:
         self, number: int, response: LLMResponse, facts: Mapping[str, Any]
     ) -> None:
         """Attempt `number` was answered."""
+        self._chat.answered(response)
         usage = response_usage(response)
         told: dict[str, Any] = {
             "attempt": number,
@@ -111,6 +172,9 @@ class CallTrace:
 
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
         """A pause begins after attempt `number`."""
+        count_retry("chat", error_name(exc))
+        told = {"attempt": number, "delay": delay, "error.type": error_name(exc)}
+        self._chat.span.tell("retry", told)
         facts = {"attempt": number, "delay": delay, **_named(exc)}
         await self.scope.tell("llm_call_retry", self._with_account(facts))
         self.scope.renew()  # the next attempt has a span of its own

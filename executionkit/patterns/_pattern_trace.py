@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._clock import get_clock
-from executionkit.observability import Scope, error_name, nobody_records
+from executionkit.observability import (
+    NO_SPAN,
+    Scope,
+    SpanScope,
+    error_name,
+    measure_run,
+    nobody_records,
+    nobody_watches,
+    track_in_flight,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ("PatternTrace", "watched")
 
 # Nothing may be awaited any more when one of these ends a coroutine.
+_OPERATIONS: Final = {"react_loop": "invoke_agent"}
 _FATAL: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
@@ -31,7 +41,7 @@ def watched(
     pattern: str, trace: TraceCallback | None, tracker: Account
 ) -> PatternTrace | None:
     """What tells of a run; None when nobody watches."""
-    if trace is None and nobody_records():
+    if trace is None and nobody_watches():
         return None
     return PatternTrace(pattern, trace, tracker)
 
@@ -45,14 +55,17 @@ class PatternTrace:
         tracker: Says what the run has cost.
     """
 
-    __slots__ = ("_began", "_pattern", "_scope", "_tracker")
+    __slots__ = ("_began", "_operation", "_pattern", "_scope", "_tracker")
 
     def __init__(
         self, pattern: str, trace: TraceCallback | None, tracker: Account
     ) -> None:
         self._pattern = pattern
         self._tracker = tracker
-        self._scope = Scope(trace, labels={"pattern": pattern})
+        # A tool loop is an agent; every other pattern is a workflow with a fixed course.
+        self._operation = _OPERATIONS.get(pattern, "invoke_workflow")
+        labels = {"pattern": pattern}
+        self._scope = Scope(trace, labels=labels, span=self._span())
         self._began = 0.0
 
     async def __aenter__(self) -> None:
@@ -66,23 +79,50 @@ class PatternTrace:
     ) -> None:
         await self.ended(exc)
 
+    def _span(self) -> SpanScope:
+        if nobody_records():
+            return NO_SPAN
+        kind = "agent" if self._operation == "invoke_agent" else "workflow"
+        facts = {
+            "gen_ai.operation.name": self._operation,
+            f"gen_ai.{kind}.name": self._pattern,
+        }
+        return SpanScope(f"{self._operation} {self._pattern}", facts)
+
     async def started(self) -> None:
         """The run begins: what is told from here on belongs to it."""
+        self._scope.begin()
         self._scope.enter()
+        track_in_flight(self._operation, 1)
         self._began = get_clock().monotonic()
         await self._scope.tell("pattern_start", {"pattern": self._pattern})
 
     async def ended(self, exc: BaseException | None) -> None:
         """The run is over: well, or with `exc`."""
-        self._scope.leave()
+        scope, took = self._scope, get_clock().monotonic() - self._began
+        scope.leave()
+        cost = self._tracker.to_usage()
+        scope.span.set(
+            {
+                "gen_ai.usage.input_tokens": cost.input_tokens,
+                "gen_ai.usage.output_tokens": cost.output_tokens,
+                "executionkit.llm_calls": cost.llm_calls,
+            }
+        )
+        scope.end(exc)
+        error = None if exc is None else error_name(exc)
+        track_in_flight(self._operation, -1)
+        measure_run(
+            self._operation, took, {"executionkit.pattern": self._pattern}, error
+        )
         if isinstance(exc, _FATAL):
             return
         facts: dict[str, Any] = {
             "pattern": self._pattern,
-            "duration": get_clock().monotonic() - self._began,
-            "cost": self._tracker.to_usage(),
+            "duration": took,
+            "cost": cost,
         }
-        if exc is not None:
-            facts["error"] = error_name(exc)
+        if error is not None:
+            facts["error"] = error
         # The callback may be the very thing that hangs: it cannot hold up the end.
         await self._scope.tell_briefly("pattern_end", facts)

@@ -88,11 +88,14 @@ async def checked_stream(
         raise DeadlineExceededError(msg, cost=tracker.to_usage())
     limits = budget if isinstance(budget, Budget) else Budget.from_usage(budget)
     call = ModelCall(provider, messages, tracker, limits, trace, kwargs)
+    call.open()
     try:
         held = await call.admit(1)
-    except ExecutionKitError as exc:
-        exc.cost = tracker.to_usage()
-        await call.refused(exc)
+    except BaseException as exc:
+        call.close(exc)
+        if isinstance(exc, ExecutionKitError):
+            exc.cost = tracker.to_usage()
+            await call.refused(exc)
         raise
     stream = _Stream(
         _Opening(provider, messages, kwargs),
@@ -190,8 +193,8 @@ class _Stream(AsyncIterator[str]):
             await self._end(failure)
             if failure is exc:
                 raise
-        except BaseException:
-            self._settle()
+        except BaseException as exc:
+            self._call.close(exc, self._settle())
             raise
         # Outside of the handler: so the failure keeps the context that it had.
         raise failure
@@ -268,8 +271,9 @@ class _Stream(AsyncIterator[str]):
         self._sink = []
         self._sent = True
         try:
-            self._source = await self._opening.open(self._sink)
-            return None if self._is_over() else await anext(self._source, None)
+            with self._call.inside():
+                self._source = await self._opening.open(self._sink)
+                return None if self._is_over() else await anext(self._source, None)
         except Exception as exc:
             keep = isinstance(exc, OSError) and names_itself(self._retry, exc)
             self._told = failure = exc if keep else self._own(exc)
@@ -298,7 +302,7 @@ class _Stream(AsyncIterator[str]):
     def leave(self) -> None:
         """Settle the account of a stream that nobody reads any more."""
         if not self._closed:
-            self._settle()
+            self._call.close(None, self._settle())
 
     # Dropped without being closed: the request aborts itself, nothing can be awaited.
     __del__ = leave
@@ -312,6 +316,7 @@ class _Stream(AsyncIterator[str]):
         """Leave before the end: because of `exc`, or because nobody reads on."""
         held = self._held
         partial = self._settle()
+        self._call.close(exc, partial)
         if isinstance(exc, ExecutionKitError):
             exc.cost = self._tracker.to_usage()
             exc.attempts = max(exc.attempts, self._attempt if self._sent else 0)
@@ -347,6 +352,7 @@ class _Stream(AsyncIterator[str]):
         assert held is not None  # noqa: S101 - held since the start
         response = self._sink[-1] if self._sink else self._partial()
         held.settle_reply(response)
+        self._call.close(None, response)
         await self._call.ended(self._attempt, response)
 
     def _partial(self) -> LLMResponse:

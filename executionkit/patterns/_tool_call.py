@@ -14,7 +14,7 @@ from executionkit._threads import run_in_thread
 from executionkit.calls import ErrorInfo, ToolCall, ToolResult, render_result
 from executionkit.context import remaining_deadline
 from executionkit.errors import ErrorCode, ToolExecutionError, ToolTimeoutError
-from executionkit.observability import tool_span
+from executionkit.observability import ToolSpan, nobody_watches
 from executionkit.patterns._failures import first_of_group
 from executionkit.patterns._generators import Progress, ProgressCallback
 from executionkit.types import thaw
@@ -130,13 +130,22 @@ class ToolRun:
 
     async def _run(self, *, on_loop: bool) -> None:
         self._begun = True
+        told = None if nobody_watches() else ToolSpan(self._call)
+        if told is not None:
+            told.begin()
+            told.span.make_current()  # for good: the task is the tool's own
+        result: Any = None
+        ended: BaseException | None = None
         try:
             result = await self._work(on_loop=on_loop)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            ended = result.exception
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit) as exc:
             # The caller is gone, or the event loop ends: no tool's output.
+            ended = exc
             self.outcome.cancel()
             raise
         except BaseException as exc:  # noqa: BLE001 - carried to the caller's task
+            ended = exc
             if not self.outcome.done():
                 self.outcome.set_exception(exc)
             return
@@ -144,12 +153,13 @@ class ToolRun:
             if self._timer is not None:
                 self._timer.cancel()
             self._leave()
+            if told is not None:
+                told.end(result, ended, self._clock.monotonic() - self._began)
         self._settle(result)
 
     async def _work(self, *, on_loop: bool) -> ToolResult:
         try:
-            with tool_span(self._call.name, self._call.id):
-                return self._success(await self._invoke(on_loop=on_loop))
+            return self._success(await self._invoke(on_loop=on_loop))
         except _NoJsonError as exc:
             return self._failed(ErrorCode.TOOL_RESULT_ERROR, str(exc), exc.__cause__)
         except asyncio.CancelledError as exc:

@@ -10,7 +10,6 @@ from executionkit._clock import get_clock
 from executionkit.approval import ApprovalGate, ApprovalRequest
 from executionkit.calls import (
     CallProblem,
-    ErrorInfo,
     ToolCall,
     ToolResult,
     ToolRunner,
@@ -24,9 +23,14 @@ from executionkit.errors import (
     ExecutionKitError,
     JournalError,
     ToolProcessorError,
-    ToolTimeoutError,
 )
-from executionkit.observability import Scope, TraceCallback
+from executionkit.observability import (
+    Scope,
+    ToolSpan,
+    TraceCallback,
+    nobody_watches,
+    refused_span,
+)
 from executionkit.patterns._approved import (
     changed_call,
     pending_error,
@@ -34,6 +38,12 @@ from executionkit.patterns._approved import (
     tell_of_change,
 )
 from executionkit.patterns._call_limits import CallLimits
+from executionkit.patterns._desk_results import (
+    failed_result,
+    refused_result,
+    timed_out_result,
+    unreadable_result,
+)
 from executionkit.patterns._desk_trace import DeskTrace
 from executionkit.patterns._tool_call import ToolRun, stop_runs
 from executionkit.patterns._tool_list import ToolListRunner
@@ -80,6 +90,7 @@ class ToolDesk:
     ) -> None:
         self._runner = runner
         self._list = runner if isinstance(runner, ToolListRunner) else None
+        self._is_told_by_runner = bool(getattr(runner, "makes_spans", False))
         self._offered = offered
         self._limits = limits
         self._gate = gate
@@ -117,7 +128,7 @@ class ToolDesk:
         position = 0
         for index, call in enumerate(work.calls):
             if isinstance(call, CallProblem):
-                work.results[index] = _unreadable(call)
+                work.results[index] = unreadable_result(call)
                 continue
             refusal = self._limits.refuse(call, position, len(work.calls))
             position += 1
@@ -126,7 +137,7 @@ class ToolDesk:
                 continue
             work.rejected += 1
             code = ErrorCode.RESOURCE_EXHAUSTED
-            work.results[index] = _refused(call, code, refusal)
+            work.results[index] = refused_result(call, code, refusal)
         return ready
 
     async def _start_all(
@@ -141,6 +152,7 @@ class ToolDesk:
                 runs[index] = begun
             else:
                 work.results[index] = begun
+                _tell_refusal(call, begun, self._offered)
         try:
             if runs:
                 await asyncio.gather(*[run.outcome for run in runs.values()])
@@ -165,7 +177,7 @@ class ToolDesk:
             raise
 
     async def _one_in_slot(self, work: Round, index: int) -> None:
-        if self._trace is None:
+        if self._trace is None or not self._slots.locked():
             async with self._slots:
                 await self._one(work, index)
             return
@@ -205,6 +217,7 @@ class ToolDesk:
                 refused = self._check(call)  # whoever changed it may be wrong too
         if refused is not None:
             work.results[index] = refused
+            _tell_refusal(call, refused, self._offered)
         elif self._record is not None:
             await self._run_on_record(self._record, work, index, call)
         else:
@@ -238,7 +251,7 @@ class ToolDesk:
         except Exception as exc:
             if has_begun:
                 raise
-            work.results[index] = _failed(call, exc)  # as an operator has said
+            work.results[index] = failed_result(call, exc)  # as an operator has said
 
     def _check(self, call: ToolCall) -> ToolResult | None:
         if self._list is not None:
@@ -250,7 +263,7 @@ class ToolDesk:
             return None if check is None else check(call)
         known = ", ".join(self._offered) or "none"
         text = f"Error: Unknown tool '{call.name}'. Available tools: {known}"
-        return _refused(call, ErrorCode.TOOL_NOT_FOUND, text)
+        return refused_result(call, ErrorCode.TOOL_NOT_FOUND, text)
 
     async def _ask(
         self, gate: ApprovalGate, work: Round, index: int, call: ToolCall
@@ -267,7 +280,7 @@ class ToolDesk:
         except ApprovalPendingError as exc:
             work.parked.extend(exc.requests)
             text = f"Tool '{call.name}' was not run yet: it waits for an approval"
-            return _refused(call, ErrorCode.APPROVAL_PENDING, text, exc)
+            return refused_result(call, ErrorCode.APPROVAL_PENDING, text, exc)
         except ApprovalDeniedError as exc:
             why = str(exc)
         except Exception as exc:  # noqa: BLE001 - a broken gate is no consent
@@ -275,15 +288,36 @@ class ToolDesk:
                 f"Tool '{call.name}' failed: {type(exc).__name__} "
                 "(in the approval check; the tool was not run)"
             )
-            return _refused(call, ErrorCode.APPROVAL_DENIED, text, exc)
+            return refused_result(call, ErrorCode.APPROVAL_DENIED, text, exc)
         else:
             if decision.approved is True:
                 return changed_call(call, decision)
             why = decision.reason
         text = f"Tool '{call.name}' blocked by approval{f': {why}' if why else ''}"
-        return _refused(call, ErrorCode.APPROVAL_DENIED, text)
+        return refused_result(call, ErrorCode.APPROVAL_DENIED, text)
 
     async def _hand_over(self, call: ToolCall) -> ToolResult:
+        """The result of a runner; it is watched here, unless the runner does so."""
+        if self._is_told_by_runner or nobody_watches():
+            return await self._run_by_other(call)
+        told = ToolSpan(call)
+        began = get_clock().monotonic()
+        told.begin()
+        told.span.make_current()
+        result: ToolResult | None = None
+        ended: BaseException | None = None
+        try:
+            result = await self._run_by_other(call)
+            ended = result.exception
+            return result
+        except BaseException as exc:
+            ended = exc
+            raise
+        finally:
+            told.span.restore()
+            told.end(result, ended, get_clock().monotonic() - began)
+
+    async def _run_by_other(self, call: ToolCall) -> ToolResult:
         """Run a call by somebody else's runner; what it raises is the result.
 
         Only the caller's own cancellation and errors of a policy pass.
@@ -300,11 +334,11 @@ class ToolDesk:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return _failed(call, exc)
+            return failed_result(call, exc)
         except Exception as exc:  # noqa: BLE001 - a tool's failure is its result
             if limit.expired() and isinstance(exc, TimeoutError):
-                return _timed_out(call, self._timeout or 0.0)
-            return _failed(call, exc)
+                return timed_out_result(call, self._timeout or 0.0)
+            return failed_result(call, exc)
         return self._only_one(results)
 
     def _only_one(self, results: object) -> ToolResult:
@@ -338,6 +372,11 @@ def _tool_record(record: Recorded, runner: ToolRunner) -> ToolRecord:
     return ToolRecord(record, getattr(runner, "is_repeatable", unknown))
 
 
+def _tell_refusal(call: ToolCall, result: ToolResult, offered: Collection[str]) -> None:
+    if not nobody_watches():
+        refused_span(call, result, known=call.name in offered)
+
+
 def _call_at(work: Round, index: int) -> ToolCall:
     call = work.calls[index]
     assert isinstance(call, ToolCall)  # noqa: S101 - problems are answered by `_admit`
@@ -348,50 +387,3 @@ def _request(call: ToolCall) -> ApprovalRequest:
     arguments = {key: thaw(value) for key, value in call.arguments.items()}
     facts = {"tool_call_id": call.id, "arguments": arguments}
     return ApprovalRequest.create("tool_call", call.name, facts)
-
-
-def _unreadable(problem: CallProblem) -> ToolResult:
-    info = ErrorInfo.from_code(problem.code, problem.to_observation())
-    return ToolResult(
-        tool=problem.name or "unknown",
-        error_info=info,
-        call_id=problem.call_id,
-        attempts=0,
-    )
-
-
-def _refused(
-    call: ToolCall, code: ErrorCode, text: str, exc: BaseException | None = None
-) -> ToolResult:
-    now = get_clock().wall()
-    return ToolResult(
-        tool=call.name,
-        error_info=ErrorInfo.from_code(code, text),
-        call_id=call.id,
-        exception=exc,
-        start_time=now,
-        end_time=now,
-        attempts=0,
-    )
-
-
-def _failed(call: ToolCall, exc: BaseException) -> ToolResult:
-    kind = type(exc).__name__
-    code = ErrorCode.TOOL_EXECUTION_FAILED
-    details = {"tool_name": call.name, "type": kind}
-    return ToolResult(
-        tool=call.name,
-        error_info=ErrorInfo.from_code(
-            code, f"Tool '{call.name}' failed: {kind}", details
-        ),
-        call_id=call.id,
-        exception=exc,
-    )
-
-
-def _timed_out(call: ToolCall, seconds: float) -> ToolResult:
-    error = ToolTimeoutError(call.name, seconds)
-    text = f"Tool execution timed out after {seconds}s"
-    return ToolResult.failure(
-        call, ErrorInfo.from_code(error.code, text, error.details)
-    )

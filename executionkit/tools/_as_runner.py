@@ -19,6 +19,9 @@ __all__ = ("RunnerHalf",)
 class RunnerHalf(ProcessorViews):
     """The half of `ToolProcessor` that `react_loop` knows."""
 
+    makes_spans = True
+    """Its calls are watched here: nobody else makes spans of them."""
+
     _names: tuple[int, ToolNames] | None = None
 
     async def tool_schemas(self) -> Sequence[Mapping[str, Any]]:

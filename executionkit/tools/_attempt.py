@@ -127,6 +127,7 @@ class AttemptPath:
             config,
             self._clock,
             deadline=request.deadline,
+            on_retry=None if traced is None else traced.on_retry,
             on_wait=None if traced is None else traced.scope.waited,
         )
 

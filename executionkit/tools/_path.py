@@ -17,6 +17,7 @@ from executionkit.tools._settle import failed_result, unusable_result
 from executionkit.tools._streaming import shown_items
 from executionkit.tools.middleware._base import compose
 from executionkit.tools.middleware._flights import LEAD
+from executionkit.tools.middleware.breaker import BreakerLayer
 
 if TYPE_CHECKING:
     from executionkit.engine.retry import RetryConfig
@@ -32,6 +33,7 @@ class ToolPath(AttemptPath):
 
     __slots__ = (
         "_cache",
+        "_circuit",
         "_guards",
         "_inner",
         "_is_general",
@@ -49,6 +51,9 @@ class ToolPath(AttemptPath):
         self._once = parts.cache or parts.once
         self._tracer = parts.tracer
         self._machine = machine_name()
+        self._circuit = next(
+            (x.circuit for x in parts.layers if isinstance(x, BreakerLayer)), None
+        )
         self._inner: Next = compose(parts.middleware, self._outermost())
         # What may have to wait before the first attempt, or around it.
         self._is_general = bool(
@@ -253,6 +258,8 @@ class ToolPath(AttemptPath):
         tracer = self._tracer
         if tracer is None:
             return await self.run(request)
+        request.is_cacheable = self._cache is not None and request.use_cache
+        request.circuit = self._circuit
         traced = await tracer.begin(request)
         try:
             result = await self.run(request)

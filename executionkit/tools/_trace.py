@@ -8,9 +8,12 @@ from executionkit._redact import redact_value
 from executionkit.errors import ErrorCode
 from executionkit.observability import (
     Scope,
+    ToolSpan,
+    count_cache,
+    count_retry,
     error_name,
-    nobody_records,
-    tool_span,
+    nobody_watches,
+    refused_span,
 )
 from executionkit.types import thaw
 
@@ -29,6 +32,7 @@ _BLOCKED: Final = frozenset(
         ErrorCode.APPROVAL_TIMEOUT,
     }
 )
+_UNKNOWN: Final = ErrorCode.TOOL_NOT_FOUND
 _REDACTED: Final = "[redacted]"
 
 
@@ -51,7 +55,7 @@ class Tracer:
 
     def is_active(self) -> bool:
         """Whether anybody listens right now; asked once per batch."""
-        return self._sink is not None or not nobody_records()
+        return self._sink is not None or not nobody_watches()
 
     async def begin(self, request: ToolRequest) -> Traced:
         """The call enters the path."""
@@ -70,9 +74,7 @@ class Tracer:
         facts = _facts(call, name, index)
         shown = self._shown(call)
         await scope.tell("tool_call_start", {**facts, "arguments": shown})
-        with tool_span(call.name, call.id) as span:
-            if span is not None and result.error_code is not None:
-                span.set_attribute("error.type", result.error_code.value)
+        refused_span(call, result, known=result.error_code is not _UNKNOWN)
         facts.update(attempts=0, cached=False, **_outcome(result))
         await scope.tell("tool_call_end", facts)
 
@@ -90,16 +92,18 @@ class Traced:
         request: The call.
     """
 
-    __slots__ = ("_began", "_request", "_span", "scope")
+    __slots__ = ("_began", "_request", "_told", "scope")
 
     def __init__(self, sink: TraceCallback | None, request: ToolRequest) -> None:
         call = request.call
         self._request = request
         self._began: float | None = None
-        self.scope: Scope = Scope(sink, labels={"tool_call_id": call.id})
-        self._span = tool_span(call.name, call.id)
+        self._told = told = ToolSpan(call, request.full_name)
+        labels = {"tool_call_id": call.id}
+        self.scope: Scope = Scope(sink, labels=labels, span=told.span)
+        told.begin()
+        self.scope.span_id = told.span.span_id or self.scope.span_id
         self.scope.enter()
-        self._span.__enter__()
 
     def begins(self, now: float) -> None:
         """The tool is about to be started, at `now` on the monotonic clock."""
@@ -110,22 +114,34 @@ class Traced:
         if self._began is not None:
             await self._tell_attempt(now, error_name(exc))
 
+    def on_retry(self, number: int, exc: Exception, delay: float) -> None:
+        """Another attempt follows the one that ended with `exc`."""
+        count_retry("execute_tool", error_name(exc))
+        told = {"attempt": number, "delay": delay, "error.type": error_name(exc)}
+        self.scope.span.tell("retry", told)
+
     async def end(
         self, result: ToolResult | None, exc: BaseException | None, now: float
     ) -> None:
         """Tell the end once."""
-        kind = None if exc is None else type(exc)
-        self._span.__exit__(kind, exc, None)
+        request = self._request
         self.scope.leave()
+        entered = now if request.began is None else request.began
+        self._told.end(result, exc, now - entered)
+        if request.is_cacheable:
+            count_cache(hit=request.cached, tool=request.full_name)
         if self.scope.sink is None:
             return
-        request = self._request
         # The only attempt of a call that never waited is the call itself.
         if self._began is not None and (request.attempts > 1 or self.scope.has_waited):
             await self._tell_attempt(now, None if exc is None else error_name(exc))
         facts = _facts(request.call, request.full_name, request.index)
         facts["attempts"] = request.attempts
         facts["cached"] = request.cached
+        if request.is_cacheable:
+            facts["cacheable"] = True
+        if request.circuit is not None:
+            facts["circuit"] = request.circuit.state.value
         if request.pid:
             facts["process"] = request.pid
         if result is not None:
@@ -133,8 +149,7 @@ class Traced:
             facts.update(_outcome(result))
         elif exc is not None:
             facts.update(error=type(exc).__name__, blocked=False)
-            if request.began is not None:
-                facts["duration"] = now - request.began
+            facts["duration"] = now - entered
         await self.scope.tell("tool_call_end", facts)
 
     async def _tell_attempt(self, now: float, error: str | None) -> None:

@@ -34,7 +34,9 @@ class Recorder:
     @property
     def tools(self) -> list[Any]:
         return [
-            s for s in self.exporter.get_finished_spans() if s.name == "execute_tool"
+            s
+            for s in self.exporter.get_finished_spans()
+            if s.name.startswith("execute_tool ")
         ]
 
 
@@ -75,9 +77,15 @@ async def test_ten_parallel_tools_are_ten_spans_of_the_turn(
         await react_loop(ScriptedProvider([reply, "x"]), "?", tools, trace=sink)
     assert len(otel.tools) == 10
     context = turn.get_span_context()
+    [agent] = [
+        span
+        for span in otel.exporter.get_finished_spans()
+        if span.name == "invoke_agent react_loop"
+    ]
+    assert agent.parent.span_id == context.span_id
     for span in otel.tools:
         assert span.context.trace_id == context.trace_id
-        assert span.parent.span_id == context.span_id
+        assert span.parent.span_id == agent.context.span_id
         assert span.status.is_ok
     found = {dict(span.attributes)["tool.call_id"] for span in otel.tools}
     assert found == {f"call-{n}" for n in range(1, 11)}
@@ -106,7 +114,8 @@ async def test_failures_are_marked(otel: Recorder) -> None:
     reply = tool_call_reply(("broken", {}), ("odd", {}), ("hang", {}), ("none", {}))
     await react_loop(ScriptedProvider([reply, "x"]), "?", tools)
     spans = {dict(span.attributes)["tool.name"]: span for span in otel.tools}
-    assert set(spans) == {"broken", "odd", "hang"}  # what never ran has no span
+    assert set(spans) == {"broken", "odd", "hang", "none"}
+    assert dict(spans["none"].attributes)["error.type"] == "TOOL_NOT_FOUND"
     assert not any(span.status.is_ok for span in spans.values())
     assert dict(spans["broken"].attributes)["error.type"] == "OSError"
     assert "hunter2" not in str(spans["broken"].status.description)
@@ -114,8 +123,8 @@ async def test_failures_are_marked(otel: Recorder) -> None:
 
 
 @pytest.mark.req("OB-01")
-async def test_the_span_is_current_for_nobody(otel: Recorder) -> None:
-    """D-37: the tool's own spans keep the parent that they would have anyway."""
+async def test_what_a_tool_does_is_inside_of_its_span(otel: Recorder) -> None:
+    """And nothing of it is current for anybody else afterwards."""
     tracer = otel.provider.get_tracer("user")
 
     async def work() -> None:
@@ -127,8 +136,11 @@ async def test_the_span_is_current_for_nobody(otel: Recorder) -> None:
     with tracer.start_as_current_span("turn") as turn:
         await react_loop(ScriptedProvider([reply, "x"]), "?", [tool])
     inside = [s for s in otel.exporter.get_finished_spans() if s.name == "inside"]
-    wanted = turn.get_span_context().span_id
-    assert [span.parent.span_id for span in inside] == [wanted, wanted]
+    wanted = {span.context.span_id for span in otel.tools}
+    assert {span.parent.span_id for span in inside} == wanted
+    assert len(wanted) == 2
+    assert {s.context.trace_id for s in inside} == {turn.get_span_context().trace_id}
+    assert not otel.api.get_current_span().get_span_context().is_valid
 
 
 @pytest.mark.req("OB-01")

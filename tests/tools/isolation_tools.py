@@ -413,3 +413,11 @@ def plain() -> list[Any]:
         dt.date(2026, 1, 2),
         decimal.Decimal("1.5"),
     ]
+
+
+def traceparent_seen() -> str | None:
+    """The trace that a worker is told of."""
+    from executionkit import get_current_context
+
+    context = get_current_context()
+    return None if context is None else context.traceparent

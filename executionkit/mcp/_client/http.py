@@ -16,6 +16,7 @@ from executionkit.errors import require
 from executionkit.mcp._client.results import mend_result
 from executionkit.mcp._client.servers import SseServer
 from executionkit.mcp._client.watch import CURRENT, Watch
+from executionkit.observability import trace_headers
 
 if TYPE_CHECKING:
     from executionkit.mcp._client.servers import HttpServer, MCPOptions
@@ -202,9 +203,9 @@ class HttpWire:
 
 def _add_context(headers: Any) -> None:
     context = get_current_context()
-    if context is None:
-        return
-    for name, value in context.to_headers().items():
+    told = {} if context is None else context.to_headers()
+    told.update(trace_headers())
+    for name, value in told.items():
         if name not in headers:
             headers[name] = value
 

@@ -16,6 +16,7 @@ from executionkit.mcp._client.results import answer_text, blocks_of, value_of
 from executionkit.mcp._client.servers import HttpServer, SseServer, StdioServer
 from executionkit.mcp._client.stdio import StdioWire
 from executionkit.mcp._client.watch import CURRENT, Progress, Watch
+from executionkit.observability import trace_headers
 
 if TYPE_CHECKING:
     from executionkit.mcp._client.servers import MCPOptions
@@ -218,13 +219,15 @@ class Link:
         return value_of(result)
 
     def _meta(self) -> Any:
-        context = get_current_context() if self.options.send_context else None
-        if context is None:
+        if not self.options.send_context:
             return None
+        context = get_current_context()
+        told = {} if context is None else context.to_headers()
+        told.update(trace_headers())
         return {
             name if name in _W3C else META_PREFIX + name: value
-            for name, value in context.to_headers().items()
-        }
+            for name, value in told.items()
+        } or None
 
     async def _fits(self, tool: RemoteTool, result: Any) -> None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._error_base import text_of
-from executionkit.context import get_current_context
+from executionkit.observability import carried_context
 from executionkit.tools._isolation import protocol
 from executionkit.tools._isolation.errors import SerializationError
 from executionkit.tools._isolation.loading import BY_NAME, MAIN_TWIN, find
@@ -116,7 +116,7 @@ class Recipe:
             SerializationError: When an argument cannot be sent.
         """
         streams = self._record.stream is not None and request.emit is not None
-        context = get_current_context()
+        context = carried_context()
         told: Any = None
         if context is not None or self._variables or self._bounds is not None:
             told = (context, self._values(), self._bounds)

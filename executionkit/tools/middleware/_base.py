@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 if TYPE_CHECKING:
     from executionkit.calls import ToolCall
     from executionkit.engine._loans import Loan
-    from executionkit.engine.breaker import Ticket
+    from executionkit.engine.breaker import CircuitBreaker, Ticket
     from executionkit.engine.retry import RetryConfig
     from executionkit.tools._record import ToolRecord
     from executionkit.tools._trace import Traced
@@ -76,6 +76,10 @@ class ToolRequest:
     stream_id: str | None = None
     """Joins the items of one streaming call."""
     state: dict[str, Any] | None = None
+    is_cacheable: bool = False
+    """Whether results of the tool are kept; set for calls that are watched."""
+    circuit: CircuitBreaker | None = None
+    """The tool's circuit, if it has one here; set for calls that are watched."""
     traced: Traced | None = None
     """Takes what is told of the call; None = nobody watches."""
     inside: tuple[Layer, ...] = ()
