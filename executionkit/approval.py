@@ -31,6 +31,7 @@ from executionkit.errors import (
     ApprovalDeniedError,
     ApprovalInvalidError,
     ApprovalPendingError,
+    StateStoreError,
 )
 from executionkit.observability import note_wait
 
@@ -292,8 +293,8 @@ class ApprovalGate:
     ) -> None:
         try:
             decision = await self._asker.ask(request)
-        except ApprovalPendingError:
-            raise
+        except (ApprovalPendingError, StateStoreError):
+            raise  # it still waits; nothing is known of its answer
         except Exception:
             await store.withdraw(request.id)  # nobody waits for it any more
             raise

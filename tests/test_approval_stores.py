@@ -578,6 +578,21 @@ class TestGatesWithAStore:
         assert await store.pending() == ()
 
     @pytest.mark.req("approval.store")
+    async def test_a_store_that_fails_while_it_is_looked_at_withdraws_nothing(
+        self,
+    ) -> None:
+        class Flaky(MemoryApprovalStore):
+            async def get(self, approval_id: str) -> Any:
+                raise StateStoreError("the disk is busy")
+
+        store = Flaky()
+        with pytest.raises(StateStoreError, match="busy"):
+            await ApprovalGate.wait_for(store, run_id="r").require(pay())
+        (record,) = await store.pending()
+        await store.answer(record.id, YES)
+        assert (await ApprovalGate.park_all(store, run_id="r").require(pay())).approved
+
+    @pytest.mark.req("approval.store")
     async def test_a_cancelled_question_stays(self, store: ApprovalStore) -> None:
         asked = asyncio.Event()
 

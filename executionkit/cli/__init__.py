@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: What stands after the program's name. None = those of the process.
+        arguments: What stands after the program's name. None = those of the process,
+            which then is ended by force when a signal alone cannot stop it.
 
     Returns:
         The exit code: 0 = done, 1 = the result is a failure, 2 = it was called in a
@@ -26,16 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     from executionkit.cli._early import EarlyStop
 
-    early = EarlyStop()  # until a command has begun, which has its own way to end
+    is_program = arguments is None
+    early = EarlyStop(
+        is_program=is_program
+    )  # until a command has begun, which has its own way to end
     try:
         with early:
-            code = _main(sys.argv[1:] if arguments is None else list(arguments))
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            code = _main(given, is_program=is_program)
     except KeyboardInterrupt:
         code = 130
     return 128 + early.signum if early.signum else code
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, is_program: bool) -> int:
     from executionkit.errors import MissingExtraError, require
 
     try:
@@ -46,4 +51,4 @@ def _main(arguments: list[str]) -> int:
         return 2
     from executionkit.cli._app import run
 
-    return run(arguments)
+    return run(arguments, is_program=is_program)

@@ -29,11 +29,16 @@ _EPILOG: Final = (
 )
 
 
-def run(arguments: list[str]) -> int:
-    """Run the command line; the exit code."""
+def run(arguments: list[str], *, is_program: bool = True) -> int:
+    """Run the command line; the exit code.
+
+    Args:
+        arguments: What stands after the program's name.
+        is_program: Whether the process is there for this alone, and may be ended.
+    """
     _open_streams()
     try:
-        build()(arguments, prog_name="executionkit")
+        build(is_program=is_program)(arguments, prog_name="executionkit")
     except SystemExit as exc:
         code = exc.code if isinstance(exc.code, int) else int(bool(exc.code))
     else:
@@ -56,8 +61,8 @@ def _open_streams() -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-def build() -> Any:
-    """The application, a `typer.Typer`."""
+def build(*, is_program: bool = True) -> Any:
+    """The application, a `typer.Typer`; see `run`."""
     import typer
 
     settings: dict[str, Any] = {
@@ -74,7 +79,9 @@ def build() -> Any:
         app.add_typer(places[name], name=name)
     for command in COMMANDS:
         place = places[command.group]
-        place.command(command.name, help=command.help)(_function(command, typer))
+        place.command(command.name, help=command.help)(
+            _function(command, typer, is_program=is_program)
+        )
     return app
 
 
@@ -111,9 +118,9 @@ def _signed(
     return function
 
 
-def _function(command: Command, typer: Any) -> Callable[..., None]:
+def _function(command: Command, typer: Any, *, is_program: bool) -> Callable[..., None]:
     def call(**values: Any) -> None:
-        code = execute(command, values)
+        code = execute(command, values, is_program=is_program)
         if code:
             raise typer.Exit(code)
 
@@ -133,12 +140,14 @@ def _info(item: Option, typer: Any) -> Any:
     )
 
 
-def execute(command: Command, values: Mapping[str, Any]) -> int:
+def execute(
+    command: Command, values: Mapping[str, Any], *, is_program: bool = True
+) -> int:
     """Run one command; every failure becomes a line and a code."""
     console = Console(quiet=bool(values.get("quiet")))
     if values.get("verbose"):
         _log()
-    job = Job(values, console)
+    job = Job(values, console, is_program=is_program)
     try:
         return int(run_stoppable(job, _start(command)))
     except BrokenPipeError:

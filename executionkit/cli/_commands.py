@@ -37,7 +37,7 @@ _TOOL_TIMEOUT: Final = option(
     "timeout",
     float | None,
     None,
-    "Seconds for each call.",
+    "Seconds for each call; 0 = no limit.",
     "--timeout",
     metavar="SECONDS",
     least=0,

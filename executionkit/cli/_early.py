@@ -29,9 +29,13 @@ class EarlyStop:
 
     Handlers that are not the default ones, and other threads than the main one, are
     left alone.
+
+    Args:
+        is_program: Whether the second signal may end the process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_program: bool = True) -> None:
+        self._is_program = is_program
         self.signum: int = 0
         """The signal that came; 0 = none."""
 
@@ -52,7 +56,7 @@ class EarlyStop:
                 signal.signal(signum, old)
 
     def _on_signal(self, signum: int, _frame: object) -> None:
-        if self.signum:
+        if self.signum and self._is_program:
             os._exit(128 + signum)
         self.signum = signum
         word = "interrupted" if signum == signal.SIGINT else "terminated"

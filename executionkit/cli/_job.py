@@ -90,8 +90,13 @@ def _short(count: int) -> str:
 class Job:
     """One run of a command."""
 
-    def __init__(self, values: Mapping[str, Any], console: Console) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], console: Console, *, is_program: bool = True
+    ) -> None:
         self.values = values
+        self.is_program = is_program
+        """Whether the process is there for this alone, and may be ended by force."""
+
         self.console = console
         self.meter = Meter()
 
@@ -122,13 +127,16 @@ class _Stop:
             self._cancel()
 
     def on_signal(self, signum: int, _frame: object) -> None:
+        if self.signum and not self._job.is_program:
+            raise Stopped
         if self.signum:
             self._job.console.show_cursor()
             os._exit(128 + signum)
         self.signum = signum
-        watchdog = threading.Timer(_GRACE_SECONDS, self._force)
-        watchdog.daemon = True
-        watchdog.start()
+        if self._job.is_program:
+            watchdog = threading.Timer(_GRACE_SECONDS, self._force)
+            watchdog.daemon = True
+            watchdog.start()
         if self._loop is None or self._loop.is_closed():
             raise Stopped
         self._loop.call_soon_threadsafe(self._cancel)
@@ -178,7 +186,7 @@ def run_stoppable(job: Job, start: Callable[[Job], Any]) -> int:
         return 128 + stop.signum
     finally:
         sys.stdout = stdout
-        if not stop.signum:
+        if not (stop.signum and job.is_program):
             for number, handler in old.items():
                 signal.signal(number, handler)
 

@@ -206,7 +206,7 @@ BUDGET: Final = (
         "timeout",
         float | None,
         None,
-        "Seconds for the whole run.",
+        "Seconds for the whole run; 0 = no limit.",
         "--timeout",
         metavar="SECONDS",
         least=0,

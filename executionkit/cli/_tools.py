@@ -78,7 +78,7 @@ async def _call(job: Job, tools: ToolProcessor, arguments: dict[str, Any]) -> in
 
     call = ToolCall("call-1", job["name"], arguments)
     async with tools:
-        result = (await tools.execute([call], job["timeout"]))[0]
+        result = (await tools.execute([call], job["timeout"] or None))[0]
     if job.wants_json:
         job.console.json(result.to_dict())
     elif result.error is None:
@@ -111,7 +111,7 @@ async def _said(job: Job, tools: ToolProcessor, data: Any) -> int:
     count = failed = 0
     job.meter.done = lambda: f"{count} results"
     async with tools:
-        async for result in tools.astream(data, job["timeout"]):
+        async for result in tools.astream(data, job["timeout"] or None):
             if result.is_partial:
                 continue
             count += 1

@@ -194,6 +194,47 @@ def test_a_signal_while_tools_are_loaded_has_its_exit_code(
     assert done.stderr.count("\n") == 1
 
 
+EMBEDDED = """
+import asyncio, os, signal, sys, threading
+
+import executionkit.cli._patterns as module
+from executionkit.cli import main
+from executionkit.cli._replay import ReplayProvider
+
+
+class Provider(ReplayProvider):
+    async def complete(self, messages, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if sys.argv[1] == "once":
+                    raise
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+module.provider_of = lambda job: Provider([])
+before = signal.getsignal(signal.SIGINT)
+code = main(["consensus", "hi", "-n", "1"])
+assert code == 130, code
+assert signal.getsignal(signal.SIGINT) is before
+assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+print("goes on")
+"""
+
+
+@pytest.mark.req("cli.embedded")
+@pytest.mark.parametrize("times", ["once", "twice"])
+def test_a_signal_does_not_end_the_process_that_calls_main(
+    program: Any, times: str
+) -> None:
+    program.command = [sys.executable, "-c", EMBEDDED]
+    done = program.run(times)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+    assert "interrupted; 1 call" in done.stderr
+
+
 @pytest.mark.req("cli.interrupt")
 def test_a_signal_that_is_ignored_stays_so(program: Any, write: Any) -> None:
     """As in the background of a script."""

@@ -28,6 +28,13 @@ def test_tools_are_listed(invoke: Callable[..., Any]) -> None:
 
 
 @pytest.mark.req("cli.tools")
+def test_no_time_limit_is_no_limit(invoke: Callable[..., Any]) -> None:
+    arguments = ("tools", "call", "add", "--args", '{"a": 1, "b": 2}', *TOOLS)
+    done = invoke(*arguments, "--timeout", "0")
+    assert (done.exit_code, done.stdout) == (0, "3\n")
+
+
+@pytest.mark.req("cli.tools")
 def test_a_tool_is_called(invoke: Callable[..., Any]) -> None:
     done = invoke("tools", "call", "add", *TOOLS, "--args", '{"a": 1, "b": 2}')
     assert (done.exit_code, done.stdout) == (0, "3\n")
