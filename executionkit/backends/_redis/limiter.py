@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit.backends._limits import LimitPermit, LimitRule
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from executionkit.backends._redis.wire import Wire
 
 __all__ = ("RedisLimiter",)
+
+_MAX_LINES: Final = 1024
 
 
 class RedisLimiter:
@@ -55,6 +57,7 @@ class RedisLimiter:
         self._head = head
         self._by_period = by_period
         self._lines: dict[Any, Line] = {}
+        self._quick: dict[tuple[int, int], tuple[Any, Any, Line]] = {}
 
     async def acquire(
         self,
@@ -143,21 +146,29 @@ class RedisLimiter:
             if keys is None or not set(keys).isdisjoint(line.keys):
                 line.again()
 
-    def tidy(self, rules: tuple[LimitRule, ...], line: Line) -> None:
-        """Forget a line in which nobody stands."""
-        if line.is_empty:
-            place = (asyncio.get_running_loop(), rules)
-            if self._lines.get(place) is line:
-                del self._lines[place]
-
     def _line(self, rules: tuple[LimitRule, ...]) -> Line:
-        place = (asyncio.get_running_loop(), rules)
-        line = self._lines.get(place)
+        loop = asyncio.get_running_loop()
+        # Layers give the same tuple each time: that is quicker than its hash.
+        place = (id(loop), id(rules))
+        known = self._quick.get(place)
+        if known is not None and known[0] is loop and known[1] is rules:
+            return known[2]
+        line = self._lines.get((loop, rules))
         if line is None:
-            for other in [each for each in self._lines if each[0].is_closed()]:
-                del self._lines[other]
-            line = self._lines[place] = Line(self, rules)
+            self._make_room()
+            line = self._lines[loop, rules] = Line(self, rules)
+        if len(self._quick) >= _MAX_LINES:
+            self._quick.clear()
+        self._quick[place] = (loop, rules, line)
         return line
+
+    def _make_room(self) -> None:
+        """Forget lines of loops that are over, and, when there are many, empty ones."""
+        many = len(self._lines) >= _MAX_LINES
+        for place, line in list(self._lines.items()):
+            if place[0].is_closed() or (many and line.is_empty):
+                del self._lines[place]
+                self._quick.clear()
 
     async def _take_back(self, keys: list[bytes], token: bytes, cost: int) -> None:
         members = [b"%b:%d" % (token, number) for number in range(1, cost + 1)]

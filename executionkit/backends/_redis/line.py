@@ -12,7 +12,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from executionkit.backends._redis.wire import checked
+from executionkit.backends._redis.wire import failure
 from executionkit.engine.rate_bucket import PermitTimeoutError
 from executionkit.errors import StateStoreError
 
@@ -100,7 +100,6 @@ class Line:
             self._limiter.recheck(self._keys, self)
         elif waiter in self._waiters:
             self._waiters.remove(waiter)
-        self._limiter.tidy(self._rules, self)
 
     def gone(self, waiter: Waiter) -> None:
         """The caller was cancelled, perhaps with its permit in hand."""
@@ -167,15 +166,12 @@ class Line:
         question = self._limiter.scripts.acquire.question(
             self._keys, first, again=second
         )
-        future = self._limiter.wire.ask(question)
-        future.add_done_callback(lambda done: self._answered(callers, done))
+        self._limiter.wire.tell(question, lambda reply: self._answered(callers, reply))
 
-    def _answered(self, callers: list[Waiter], done: asyncio.Future[Reply]) -> None:
+    def _answered(self, callers: list[Waiter], replies: Reply) -> None:
         self._is_asking = False
-        try:
-            replies = checked(done.result())
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - handed on
-            self._fail(callers, exc)
+        if isinstance(replies, Exception):
+            self._fail(callers, replies)
             return
         rest = callers[len(replies) :]
         self._waiters.extendleft(reversed(rest))
@@ -196,7 +192,6 @@ class Line:
         self._ask()
         if unused:
             self._limiter.recheck(self._keys, self)
-        self._limiter.tidy(self._rules, self)
 
     def _promise(self, waiter: Waiter, wait: float) -> None:
         clock = self._limiter.clock
@@ -216,7 +211,6 @@ class Line:
         if waiter is not None and not waiter.future.done():
             waiter.future.set_result(waiter.token)
         self._ask()
-        self._limiter.tidy(self._rules, self)
 
     def _dismiss_late(self) -> None:
         """Refuse those who certainly cannot start in time.
@@ -243,13 +237,10 @@ class Line:
             msg = f"No permit in time: the next one can be had in {seconds:.3f}s"
             waiter.future.set_exception(PermitTimeoutError(msg, seconds))
 
-    def _fail(self, callers: list[Waiter], exc: BaseException) -> None:
+    def _fail(self, callers: list[Waiter], exc: Exception) -> None:
         # Those behind them would hear the same, only later.
         everybody = [*callers, *self._waiters]
         self._waiters.clear()
         for waiter in everybody:
             if not waiter.future.done():
-                cause = exc if isinstance(exc, Exception) else None
-                error = StateStoreError(str(exc), original_error=cause)
-                waiter.future.set_exception(error)
-        self._limiter.tidy(self._rules, self)
+                waiter.future.set_exception(failure(exc))

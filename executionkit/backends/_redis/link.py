@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from executionkit._clock import SystemClock
 from executionkit.backends._redis.resp import (
@@ -24,12 +24,13 @@ from executionkit.backends._redis.resp import (
 from executionkit.errors import StateStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from executionkit.backends._redis.address import Address
 
-__all__ = ("Link",)
+__all__ = ("Link", "Then")
 
+Then: TypeAlias = "Callable[[Reply], None]"
 _REAL: Final = SystemClock()  # the network takes real time, whatever clock waits are on
 _CLIENT: Final = b"executionkit"
 _MAX_WAITING: Final = 100_000
@@ -38,25 +39,40 @@ _MAX_WAITING: Final = 100_000
 class _Asked:
     """A question under way."""
 
-    __slots__ = ("deadline", "future", "is_again", "question")
+    __slots__ = ("deadline", "future", "is_again", "question", "then")
 
     def __init__(
-        self, question: Question, future: asyncio.Future[Reply], deadline: float
+        self,
+        question: Question,
+        deadline: float,
+        future: asyncio.Future[Reply] | None = None,
+        then: Then | None = None,
     ) -> None:
         self.question: Question = question
-        self.future: asyncio.Future[Reply] = future
+        self.future: asyncio.Future[Reply] | None = future
+        self.then: Then | None = then
         self.deadline: float = deadline
         self.is_again: bool = False
 
+    @property
+    def is_done(self) -> bool:
+        return self.future is not None and self.future.done()
+
     def answer(self, reply: Reply) -> None:
-        if self.future.cancelled():
+        if self.then is not None:
+            self.then(reply)
+        elif self.future is None:
+            return
+        elif self.future.cancelled():
             if self.question.orphan is not None and not isinstance(reply, ReplyError):
                 self.question.orphan(reply)
         elif not self.future.done():
             self.future.set_result(reply)
 
     def fail(self, exc: Exception) -> None:
-        if not self.future.done():
+        if self.then is not None:
+            self.then(exc)
+        elif self.future is not None and not self.future.done():
             self.future.set_exception(exc)
 
 
@@ -127,12 +143,12 @@ class Link:
                 answer in time, or the connection is lost.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        asked = _Asked(question, future, self._loop.time() + self._timeout)
-        if len(self._waiting) >= _MAX_WAITING:
-            asked.fail(self._error("has too many questions waiting"))
-            return future
-        self._put(asked)
+        self._enter(_Asked(question, self._loop.time() + self._timeout, future))
         return future
+
+    def tell(self, question: Question, then: Then) -> None:
+        """Hand the reply, or the `StateStoreError`, to `then`."""
+        self._enter(_Asked(question, self._loop.time() + self._timeout, then=then))
 
     def answered(self, asked: _Asked, reply: Reply) -> None:
         """Hand a reply on; a script that the server lost goes out in full."""
@@ -155,7 +171,7 @@ class Link:
         pipe.abort()
         for asked in sent:
             again = asked.question.again
-            if again is None or asked.is_again or asked.future.done():
+            if again is None or asked.is_again or asked.is_done:
                 asked.fail(self._error("closed the connection", exc))
                 continue
             asked.question, asked.is_again = again, True
@@ -174,7 +190,7 @@ class Link:
     async def close(self) -> None:
         """Wait for what is under way, within the time of a question; then let go."""
         last = [*(self._pipe.sent if self._pipe else ()), *self._waiting]
-        futures = [asked.future for asked in last if not asked.future.done()]
+        futures = [asked.future for asked in last if asked.future is not None]
         if futures:
             await asyncio.wait(futures, timeout=self._timeout)
         connecting = self._connecting
@@ -187,6 +203,13 @@ class Link:
         await _REAL.sleep(0)  # the transport closes in the next turn
 
     # --- inside ----------------------------------------------------------------------
+    def _enter(self, asked: _Asked) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            error = self._error("has too many questions waiting")
+            self._loop.call_soon(asked.fail, error)
+        else:
+            self._put(asked)
+
     def _put(self, asked: _Asked) -> None:
         self._waiting.append(asked)
         if not self._is_scheduled:
@@ -269,11 +292,11 @@ class Link:
         commands.append((b"CLIENT", b"SETNAME", _CLIENT))
         deadline = self._loop.time() + self._timeout
         asked = [
-            _Asked(Question(command), self._loop.create_future(), deadline)
+            _Asked(Question(command), deadline, self._loop.create_future())
             for command in commands
         ]
         pipe.send(asked)
-        replies = [await each.future for each in asked]
+        replies = [await each.future for each in asked if each.future is not None]
         # A server that hides the command CLIENT is as good.
         for reply in replies[:-1]:
             if isinstance(reply, ReplyError):

@@ -19,15 +19,7 @@ local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
 """
 """The clock of the server is the only one that counts."""
 
-_TOUCH: Final = """
-local function touch(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
-end
-"""
-
-_ACQUIRE: Final = (
-    _TOUCH
-    + """
+_ACQUIRE: Final = """
 -- KEYS: the windows. ARGV: id, count of ids to take back, those ids (each with its
 -- cost), (limit, period) per window, then (cost, patience) per caller; patience -1 is
 -- no end of it. Replies, per caller, with milliseconds: 0 now, n in n, -n not before n.
@@ -39,11 +31,40 @@ for _ = 1, tonumber(ARGV[2]) do
   end
   at = at + 2
 end
-local limits, periods = {}, {}
+local limits, periods, fits, total = {}, {}, true, 0
+for i = at + 2 * #KEYS, #ARGV, 2 do total = total + tonumber(ARGV[i]) end
 for k, key in ipairs(KEYS) do
   limits[k], periods[k] = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now - periods[k]))
   at = at + 2
+  local known = redis.call('ZCARD', key)
+  if known > 64 or known + total > limits[k] then
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now - periods[k]))
+    known = redis.call('ZCARD', key)
+  end
+  fits = fits and known + total <= limits[k]
+end
+local function lasting(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, 2 * ms + 1000) end
+end
+local replies, number = {}, 0
+if fits and total <= 1000 then  -- by far the most common: everybody can start now
+  local starts, stamp = {}, text(now)
+  while at < #ARGV do
+    number = number + 1
+    replies[number] = 0
+    for i = 1, tonumber(ARGV[at]) do
+      starts[#starts + 1] = stamp
+      starts[#starts + 1] = id .. ':' .. number .. ':' .. i
+    end
+    at = at + 2
+  end
+  if total > 0 then
+    for k, key in ipairs(KEYS) do
+      redis.call('ZADD', key, unpack(starts))
+      lasting(key, math.ceil(periods[k] / 1000) + 1)
+    end
+  end
+  return replies
 end
 -- The first moment at which `cost` starts fit into every window around it. Starts that
 -- are promised for later count as well, on either side: that is what keeps any window
@@ -64,7 +85,6 @@ local function first(cost)
   end
   return x, false
 end
-local replies, number = {}, 0
 while at < #ARGV do
   number = number + 1
   local cost, patience = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
@@ -76,8 +96,7 @@ while at < #ARGV do
   else
     for k, key in ipairs(KEYS) do
       for i = 1, cost do redis.call('ZADD', key, text(x), id .. ':' .. number .. ':' .. i) end
-      local ms = math.ceil((x + periods[k] - now) / 1000) + 1
-      if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, 2 * ms + 1000) end
+      lasting(key, math.ceil((x + periods[k] - now) / 1000) + 1)
     end
     replies[number] = wait
     if wait > 0 then break end
@@ -85,15 +104,12 @@ while at < #ARGV do
 end
 return replies
 """
-)
 
 _USAGE: Final = """
 return redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now - ARGV[1]), string.format('%.0f', now))
 """
 
-_CIRCUIT: Final = (
-    _TOUCH
-    + """
+_HEAD: Final = """
 -- KEYS: state (a hash), failures, probes (sorted by time), the index of all circuits.
 -- ARGV: time to live in ms, the name in the index; the rest per script.
 local state_key, failures, probes, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -101,6 +117,12 @@ local ttl, name = tonumber(ARGV[1]), ARGV[2]
 local function text(n) return string.format('%.0f', n) end
 local s = redis.call('HMGET', state_key, 'state', 'epoch', 'failures', 'opened', 'successes')
 local state, epoch = s[1] or 'closed', tonumber(s[2] or '0')
+"""
+
+_CHANGES: Final = """
+local function touch(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
 local function enter(to, ...)
   epoch = math.max(now, epoch + 1)
   redis.call('HSET', state_key, 'state', to, 'epoch', text(epoch), 'successes', '0', ...)
@@ -119,14 +141,16 @@ local function close()
   redis.call('ZREM', index, name)
 end
 """
-)
 
 _BEFORE: Final = (
-    _CIRCUIT
+    _HEAD
     + """
 -- ARGV from 3: id, time to stay open, probes at once, lease of a probe.
 -- Replies: admitted (1 or 0), epoch, ms to wait (-1 = all probes are out), failures.
 if state == 'closed' then return {1, epoch, 0, 0} end
+"""
+    + _CHANGES
+    + """
 local id, failed = ARGV[3], tonumber(s[3])
 if state == 'open' then
   local left = tonumber(s[4]) + tonumber(ARGV[4]) - now
@@ -145,7 +169,8 @@ return {1, epoch, 0, failed}
 )
 
 _REPORT: Final = (
-    _CIRCUIT
+    _HEAD
+    + _CHANGES
     + """
 -- ARGV from 3: id, epoch, outcome, failures to open, successes to close, window (-1 =
 -- failures count for ever). Replies whether it counted.
@@ -175,7 +200,7 @@ return 1
 )
 
 _SNAPSHOT: Final = (
-    _CIRCUIT
+    _HEAD
     + """
 -- ARGV from 3: window (-1 = for ever). Replies: state, failures, successes, probes,
 -- microseconds since the opening (-1 = closed).
@@ -187,7 +212,7 @@ return {state, tonumber(s[3]), tonumber(s[5]), redis.call('ZCARD', probes), open
 """
 )
 
-_RESET: Final = _CIRCUIT + "close() return 1"
+_RESET: Final = _HEAD + _CHANGES + "close() return 1"
 
 _LISTED: Final = """
 return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now), '+inf')

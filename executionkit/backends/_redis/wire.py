@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._clock import SystemClock
-from executionkit.backends._redis.link import Link
+from executionkit.backends._redis.link import Link, Then
 from executionkit.backends._redis.resp import Question, Reply, ReplyError, to_bytes
 from executionkit.errors import StateStoreError
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from executionkit.backends._redis.address import Address
 
-__all__ = ("AddressWire", "ClientWire", "Script", "Wire", "checked", "escaped")
+__all__ = (
+    "AddressWire",
+    "ClientWire",
+    "Script",
+    "Wire",
+    "checked",
+    "escaped",
+    "failure",
+)
 
 _REAL: Final = SystemClock()
 _inherited: list[object] = []
@@ -29,6 +37,10 @@ class Wire(Protocol):
 
     def ask(self, question: Question) -> asyncio.Future[Reply]:
         """The reply to come; a `StateStoreError` when there is none in time."""
+        ...
+
+    def tell(self, question: Question, then: Then) -> None:
+        """Hand the reply, or the `StateStoreError`, to `then`, without a future."""
         ...
 
     def scan(self, pattern: bytes) -> AsyncIterator[bytes]:
@@ -71,6 +83,9 @@ class AddressWire:
 
     def ask(self, question: Question) -> asyncio.Future[Reply]:
         return self.link().ask(question)
+
+    def tell(self, question: Question, then: Then) -> None:
+        self.link().tell(question, then)
 
     async def scan(self, pattern: bytes) -> AsyncIterator[bytes]:
         cursor: Any = b"0"
@@ -116,6 +131,11 @@ class ClientWire:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return future
+
+    def tell(self, question: Question, then: Then) -> None:
+        self.ask(question).add_done_callback(
+            lambda done: then(done.exception() or done.result())
+        )
 
     async def scan(self, pattern: bytes) -> AsyncIterator[bytes]:
         async for key in self._client.scan_iter(match=pattern, count=1000):
@@ -203,9 +223,16 @@ def checked(reply: Reply) -> Any:
         StateStoreError: When it is one.
     """
     if isinstance(reply, ReplyError):
-        msg = f"Redis refused a command: {str(reply)[:200]}{_hint(reply.code)}"
-        raise StateStoreError(msg, original_error=reply)
+        raise failure(reply)
     return reply
+
+
+def failure(exc: Exception) -> StateStoreError:
+    """An exception of its own for each who hears of a failure."""
+    text = str(exc)
+    if isinstance(exc, ReplyError):
+        text = f"Redis refused a command: {text[:200]}{_hint(exc.code)}"
+    return StateStoreError(text, original_error=exc)
 
 
 def _hint(code: str) -> str:
