@@ -604,15 +604,17 @@ async def test_a_cancellation_in_the_moment_of_the_reply_loses_no_probe(
 ) -> None:
     config = BreakerConfig(failure_threshold=1, reset_timeout=0.0)
     async with opened(redis_server.url) as backend:
-        breakers, ask = backend.breakers(), backend._wire.ask
+        breakers, tell = backend.breakers(), backend._wire.tell
         await breakers.report(await breakers.before("a", config), "failure")
 
-        def cancelling(question: Any) -> Any:
-            future = ask(question)
-            future.add_done_callback(lambda _: task.cancel())
-            return future
+        def cancelling(question: Any, then: Any) -> None:
+            def heard(reply: Any) -> None:
+                then(reply)
+                task.cancel()
 
-        monkeypatch.setattr(backend._wire, "ask", cancelling)
+            tell(question, heard)
+
+        monkeypatch.setattr(backend._wire, "tell", cancelling)
         task = asyncio.create_task(breakers.before("a", config))
         with pytest.raises(asyncio.CancelledError):
             await task

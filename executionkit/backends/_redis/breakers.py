@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit._clock import get_clock
 from executionkit.backends._limits import BreakerLease, Outcome
+from executionkit.backends._redis.asker import Asker
 from executionkit.backends._redis.keys import Ids, short
 from executionkit.backends._redis.line import micros
-from executionkit.backends._redis.resp import Question, Reply, ReplyError
+from executionkit.backends._redis.resp import Question, Reply
 from executionkit.backends._redis.wire import checked
 from executionkit.engine.breaker import BreakerSnapshot, CircuitState
-from executionkit.errors import ToolCircuitOpenError
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
+    from executionkit.backends._redis.link import Then
     from executionkit.backends._redis.scripts import Scripts
     from executionkit.backends._redis.wire import Wire
     from executionkit.engine.breaker import BreakerConfig
@@ -27,6 +27,7 @@ __all__ = ("RedisBreakers",)
 _LEAST_LEASE: Final = 60.0
 _LIFE: Final = 3600.0  # seconds that a quiet circuit is remembered beyond its times
 _MOST_LIFE: Final = 1e9
+_MAX_ASKERS: Final = 1024
 
 
 class RedisBreakers:
@@ -51,6 +52,7 @@ class RedisBreakers:
         self._clock = clock or get_clock()
         self._head = head
         self._ids = Ids()
+        self._askers: dict[tuple[int, str, int], Asker] = {}
 
     async def before(self, key: str, config: BreakerConfig) -> BreakerLease:
         """Admit a call.
@@ -59,42 +61,17 @@ class RedisBreakers:
             StateStoreError: When the server does not answer.
             ToolCircuitOpenError: When the circuit is open or all probes are out.
         """
-        token = self._ids.new()
-        arguments = [
-            *self._common(key, config),
-            token,
-            b"%d" % micros(config.reset_timeout) if config.reset_timeout else b"0",
-            b"%d" % config.half_open_max_calls,
-            b"%d" % micros(_lease(config)),
-        ]
-
-        def orphan(reply: Reply) -> None:
-            # Whoever asked is gone: a probe's place is given back at once.
-            if not isinstance(reply, ReplyError) and reply[0]:
-                late = BreakerLease(key, config, [(token, reply[1], None)])
-                told = self._tell(late, "abandoned")
-                if told is not None:
-                    told.add_done_callback(_ignore)
-
-        question = self._scripts.before.question(
-            self._keys(key), arguments, again=arguments, orphan=orphan
-        )
-        asked = self._wire.ask(question)
+        asker = self._asker(key, config)
+        caller = asker.join(self._ids.new())
         try:
-            reply = checked(await asked)
+            epoch = await caller.future
         except asyncio.CancelledError:
-            if asked.done() and not asked.cancelled() and not asked.exception():
-                orphan(asked.result())  # it came in the very moment of the cancellation
+            asker.leave(caller)
             raise
-        admitted, epoch, wait, failures = map(int, reply)
-        if not admitted:
-            seconds = config.reset_timeout if wait < 0 else wait / 1000
-            known = seconds if seconds < math.inf else None
-            raise ToolCircuitOpenError(key, failures, known)
         started = None
         if config.timeout_threshold is not None:
             started = self._clock.monotonic()
-        return BreakerLease(key, config, [(token, epoch, started)])
+        return BreakerLease(key, config, [(caller.token, epoch, started)])
 
     async def report(self, lease: BreakerLease, outcome: Outcome) -> None:
         """Say how an admitted call ended.
@@ -145,7 +122,43 @@ class RedisBreakers:
             )
             checked(await self._wire.ask(question))
 
+    def ask(
+        self, key: str, config: BreakerConfig, tokens: list[bytes], then: Then
+    ) -> None:
+        """Ask for the admission of some callers."""
+        reset = config.reset_timeout
+        arguments = [
+            *self._common(key, config),
+            b"%d" % micros(reset) if reset else b"0",
+            b"%d" % config.half_open_max_calls,
+            b"%d" % micros(_lease(config)),
+            *tokens,
+        ]
+        question = self._scripts.before.question(
+            self._keys(key), arguments, again=arguments
+        )
+        self._wire.tell(question, then)
+
+    def give_back(
+        self, key: str, config: BreakerConfig, token: bytes, epoch: int
+    ) -> None:
+        """The caller of an admitted call is gone: a probe's place comes back at once."""
+        late = BreakerLease(key, config, [(token, epoch, None)])
+        told = self._tell(late, "abandoned")
+        if told is not None:
+            told.add_done_callback(_ignore)
+
     # --- inside ----------------------------------------------------------------------
+    def _asker(self, key: str, config: BreakerConfig) -> Asker:
+        loop = asyncio.get_running_loop()
+        place = (id(loop), key, id(config))
+        asker = self._askers.get(place)
+        if asker is None or asker.loop is not loop or asker.config is not config:
+            if len(self._askers) >= _MAX_ASKERS:
+                self._askers.clear()  # those in use live on until they are answered
+            asker = self._askers[place] = Asker(self, key, config, loop)
+        return asker
+
     @property
     def _index(self) -> bytes:
         return self._head + b"index"

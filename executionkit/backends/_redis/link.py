@@ -61,12 +61,7 @@ class _Asked:
     def answer(self, reply: Reply) -> None:
         if self.then is not None:
             self.then(reply)
-        elif self.future is None:
-            return
-        elif self.future.cancelled():
-            if self.question.orphan is not None and not isinstance(reply, ReplyError):
-                self.question.orphan(reply)
-        elif not self.future.done():
+        elif self.future is not None and not self.future.done():
             self.future.set_result(reply)
 
     def fail(self, exc: Exception) -> None:
@@ -136,8 +131,6 @@ class Link:
     def ask(self, question: Question) -> asyncio.Future[Reply]:
         """The reply to come.
 
-        When its caller goes away first, `question.orphan` gets the reply.
-
         Raises:
             StateStoreError: By the future, when the server cannot be asked, does not
                 answer in time, or the connection is lost.
@@ -189,10 +182,9 @@ class Link:
 
     async def close(self) -> None:
         """Wait for what is under way, within the time of a question; then let go."""
-        last = [*(self._pipe.sent if self._pipe else ()), *self._waiting]
-        futures = [asked.future for asked in last if asked.future is not None]
-        if futures:
-            await asyncio.wait(futures, timeout=self._timeout)
+        if not self.is_idle:
+            # Replies come in order: with this one all others are there.
+            await asyncio.wait([self.ask(Question((b"PING",)))], timeout=self._timeout)
         connecting = self._connecting
         self.drop()
         if connecting is not None:

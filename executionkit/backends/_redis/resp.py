@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = (
     "Parser",
@@ -39,9 +39,6 @@ class Question:
 
     again: Question | None = None
     """To ask when the connection was lost before the reply. None = it fails."""
-
-    orphan: Callable[[Reply], None] | None = None
-    """Gets the reply when nobody waits for it any more."""
 
 
 class ProtocolError(Exception):

@@ -145,26 +145,30 @@ end
 _BEFORE: Final = (
     _HEAD
     + """
--- ARGV from 3: id, time to stay open, probes at once, lease of a probe.
--- Replies: admitted (1 or 0), epoch, ms to wait (-1 = all probes are out), failures.
-if state == 'closed' then return {1, epoch, 0, 0} end
+-- ARGV from 3: time to stay open, probes at once, lease of a probe, an id per caller.
+-- Replies: epoch, failures, ms that everybody waits (0 = nobody), callers admitted.
+if state == 'closed' then return {epoch, 0, 0, #ARGV - 5} end
 """
     + _CHANGES
     + """
-local id, failed = ARGV[3], tonumber(s[3])
+local failed = tonumber(s[3])
 if state == 'open' then
-  local left = tonumber(s[4]) + tonumber(ARGV[4]) - now
-  if left > 0 then return {0, epoch, math.ceil(left / 1000), failed} end
+  local left = tonumber(s[4]) + tonumber(ARGV[3]) - now
+  if left > 0 then return {epoch, failed, math.ceil(left / 1000), 0} end
   enter('half_open')
   keep()
 end
-redis.call('ZREMRANGEBYSCORE', probes, '-inf', text(now - tonumber(ARGV[6])))
-if not redis.call('ZSCORE', probes, id) then
-  if redis.call('ZCARD', probes) >= tonumber(ARGV[5]) then return {0, epoch, -1, failed} end
-  redis.call('ZADD', probes, text(now), id)
-  touch(probes, ttl)
+redis.call('ZREMRANGEBYSCORE', probes, '-inf', text(now - tonumber(ARGV[5])))
+local admitted = 0
+for i = 6, #ARGV do
+  if not redis.call('ZSCORE', probes, ARGV[i]) then
+    if redis.call('ZCARD', probes) >= tonumber(ARGV[4]) then break end
+    redis.call('ZADD', probes, text(now), ARGV[i])
+    touch(probes, ttl)
+  end
+  admitted = admitted + 1
 end
-return {1, epoch, 0, failed}
+return {epoch, failed, 0, admitted}
 """
 )
 

@@ -13,7 +13,7 @@ from executionkit.backends._redis.resp import Question, Reply, ReplyError, to_by
 from executionkit.errors import StateStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from executionkit.backends._redis.address import Address
 
@@ -125,7 +125,6 @@ class ClientWire:
 
     def ask(self, question: Question) -> asyncio.Future[Reply]:
         loop = asyncio.get_running_loop()
-        # The question goes on when its caller goes away: somebody may want the reply.
         future: asyncio.Future[Reply] = loop.create_future()
         task = loop.create_task(self._answer(question, future))
         self._tasks.add(task)
@@ -156,8 +155,6 @@ class ClientWire:
             return
         if not future.done():
             future.set_result(reply)
-        elif question.orphan is not None and not isinstance(reply, ReplyError):
-            question.orphan(reply)
 
     async def _send(self, question: Question) -> Reply:
         try:
@@ -194,7 +191,6 @@ class Script:
         arguments: Sequence[bytes],
         *,
         again: Sequence[bytes] | None = None,
-        orphan: Callable[[Reply], None] | None = None,
     ) -> Question:
         """What to ask.
 
@@ -203,17 +199,16 @@ class Script:
             arguments: The rest.
             again: The arguments when it is asked again after a lost reply. None = it is
                 not asked again.
-            orphan: Gets the reply when nobody else does.
         """
         count = b"%d" % len(keys)
         rest = (count, *keys, *arguments)
         second = None
         if again is not None:
             last = (count, *keys, *again)
-            full = Question((b"EVAL", self._source, *last), orphan=orphan)
-            second = Question((b"EVALSHA", self._sha, *last), full, orphan=orphan)
-        full = Question((b"EVAL", self._source, *rest), again=second, orphan=orphan)
-        return Question((b"EVALSHA", self._sha, *rest), full, second, orphan)
+            full = Question((b"EVAL", self._source, *last))
+            second = Question((b"EVALSHA", self._sha, *last), full)
+        full = Question((b"EVAL", self._source, *rest), again=second)
+        return Question((b"EVALSHA", self._sha, *rest), full, second)
 
 
 def checked(reply: Reply) -> Any:
