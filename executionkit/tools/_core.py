@@ -16,6 +16,7 @@ from executionkit.tools._path import Counts, PathParts, ToolPath
 from executionkit.tools._policy_marks import retry_mark
 from executionkit.tools._running import Workshop
 from executionkit.tools._runs import Paths
+from executionkit.tools.middleware._shared import SharedBreakerLayer, SharedRateLayer
 from executionkit.tools.middleware.breaker import Breakers
 from executionkit.tools.middleware.bulkhead import Bulkheads
 from executionkit.tools.middleware.cache import CacheLayer, IdempotencyOptions
@@ -121,10 +122,13 @@ class Core:
                 await policy.reports.flush()
 
     def _layers(self, record: ToolRecord) -> tuple[Layer, ...]:
-        found: list[Layer | None] = []
-        if self.breakers is not None:
-            found.append(self.breakers.bind(record))
-        found.append(self._rate_layer(record))
+        circuit = None if self.breakers is None else self.breakers.bind(record)
+        limits = self._rate_layer(record)
+        if isinstance(circuit, SharedBreakerLayer) and isinstance(
+            limits, SharedRateLayer
+        ):
+            circuit.lead(limits)
+        found: list[Layer | None] = [circuit, limits]
         found.append(self.bulkheads.bind(record))
         gates: Any = getattr(self.strategy, "gates", None)
         found += gates(record) if gates is not None else ()

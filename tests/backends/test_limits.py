@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,6 +210,77 @@ async def test_two_processors_share_a_circuit(clock: FakeClock) -> None:
         assert await codes(first, 1, "fails") == [FAILED]
         await first._ready().flush()
     assert await codes(second, 1, "fails") == [OPEN]
+
+
+class Watched:
+    """A store whose questions take a turn of the loop, and are noted as they come."""
+
+    def __init__(self, limiter: Any, breakers: Any) -> None:
+        self.limits, self.circuits = limiter, breakers
+        self.asked: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def acquire(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append("acquire")
+        await asyncio.sleep(0)
+        permit = await self.limits.acquire(*args, **kwargs)
+        self.asked.append("permit")
+        return permit
+
+    async def refund(self, permit: Any) -> None:
+        await self.limits.refund(permit)
+
+    async def before(self, *args: Any) -> Any:
+        self.asked.append("before")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await self.gate.wait()
+        lease = await self.circuits.before(*args)
+        self.asked.append("lease")
+        return lease
+
+    async def report(self, *args: Any) -> None:
+        await self.circuits.report(*args)
+
+
+@pytest.mark.req("stores.one-trip")
+async def test_circuit_and_limits_are_asked_in_the_same_moment(
+    clock: FakeClock,
+) -> None:
+    store = Watched(MemoryLimiter(clock), MemoryBreakers(clock))
+    rule = LimitRule("global", 5, 60.0)
+    processor = ToolProcessor(
+        create_registry(echo, fails),
+        enable_circuit_breaker=True,
+        circuit_breaker_threshold=2,
+        global_rate_limit=5,
+        state=State(clock, store),
+        clock=clock,
+    )
+    assert await codes(processor, 1) == ["ok"]
+    assert store.asked == ["before", "acquire", "permit", "lease"]
+    for _ in range(2):
+        assert await codes(processor, 1, "fails") == [FAILED]
+        await processor._ready().flush()
+    # Refused: what was taken for the call is given back, then not asked for any more.
+    for _ in range(2):
+        assert await codes(processor, 1, "fails") == [OPEN]
+        await processor._ready().flush()
+    assert (await store.limits.usage(rule)).used == 3
+    assert store.asked[-1] == "before"
+    assert store.asked.count("acquire") == 4
+    # Cancelled while it asks: nothing is left behind.
+    store.gate.clear()
+    task = asyncio.create_task(codes(processor, 1))
+    while store.asked[-1] != "permit":
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await processor._ready().flush()
+    assert (await store.limits.usage(rule)).used == 3
+    await processor.close()
 
 
 @pytest.mark.req("LM-23")

@@ -1,6 +1,7 @@
 """Layers over stores of limits and circuits that many processes share.
 
-Asking takes a round trip, so these layers always wait. What is reported afterwards goes
+Asking takes a round trip, so these layers always wait; where both are there, limits and
+circuit are asked in the same moment, and one round trip is enough. What is reported afterwards goes
 out beside the call, which does not wait for it. A store that fails is treated as set:
 
 - `"local"`: limits and circuits of this process stand in; they are kept warm.
@@ -46,6 +47,7 @@ _TIMEOUT: Final = 1.0
 _PAUSE: Final = 1.0
 _LIMIT: Final = "limit permit"
 _CIRCUIT: Final = "circuit lease"
+_BEGUN: Final = "begun permit"
 
 
 class Reports:
@@ -164,22 +166,42 @@ class SharedRateLayer(Layer):
     def enter(self, request: ToolRequest, /) -> Awaitable[None]:
         return self._acquire(request)
 
+    def begin(self, request: ToolRequest) -> None:
+        """Ask already now for what `enter` will wait for."""
+        if not self._outage.is_on:
+            asked = self._store.acquire(self._rules, timeout=self._left(request))
+            task = asyncio.ensure_future(asked)
+            task.add_done_callback(_heard)
+            _keep(request, _BEGUN, task)
+
+    def call_off(self, request: ToolRequest) -> None:
+        """Take back what was begun and not waited for."""
+        task: asyncio.Future[LimitPermit] | None = _take(request, _BEGUN)
+        if task is None or task.cancel() or task.cancelled() or task.exception():
+            return
+        self._reports.send(_quietly(self._store.refund(task.result())))
+
     def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
         permit: LimitPermit | None = _take(request, _LIMIT)
         if permit is not None and exc is not None and not request.started:
             self._reports.send(_quietly(self._store.refund(permit)))
 
+    def _left(self, request: ToolRequest) -> float | None:
+        if request.deadline is None:
+            return None
+        return max(0.0, request.deadline - self._clock.monotonic())
+
     async def _acquire(self, request: ToolRequest) -> None:
         began = self._clock.monotonic()
-        timeout = None
-        if request.deadline is not None:
-            timeout = max(0.0, request.deadline - began)
+        timeout = self._left(request)
+        begun = _take(request, _BEGUN)
         try:
-            if self._outage.is_on:
+            if self._outage.is_on and begun is None:
                 self._outage.refuse()
             else:
+                asked = begun or self._store.acquire(self._rules, timeout=timeout)
                 try:
-                    permit = await self._store.acquire(self._rules, timeout=timeout)
+                    permit = await asked
                 except (PermitTimeoutError, ValueError):
                     raise
                 except Exception as exc:  # noqa: BLE001 - a driver may raise anything
@@ -220,7 +242,7 @@ class SharedBreakerLayer(Layer):
         clock: For the stand-in.
     """
 
-    __slots__ = ("_config", "_key", "_local", "_outage", "_reports", "_store")
+    __slots__ = ("_config", "_is_open", "_key", "_limits", "_local", "_outage", "_reports", "_store")  # fmt: skip
 
     name = "breaker"
 
@@ -239,11 +261,19 @@ class SharedBreakerLayer(Layer):
         self._outage = outage
         self._reports = reports
         self._local = MemoryBreakers(clock) if outage.mode == "local" else None
+        self._limits: SharedRateLayer | None = None
+        self._is_open = False
+
+    def lead(self, limits: SharedRateLayer) -> None:
+        """Have `limits`, the next layer, ask together with this one."""
+        self._limits = limits
 
     def enter(self, request: ToolRequest, /) -> Awaitable[None]:
         return self._admit(request)
 
     def leave(self, request: ToolRequest, exc: BaseException | None, /) -> None:
+        if self._limits is not None:
+            self._limits.call_off(request)
         leases: tuple[BreakerLease | None, BreakerLease | None] | None
         leases = _take(request, _CIRCUIT)
         if leases is None:
@@ -264,6 +294,18 @@ class SharedBreakerLayer(Layer):
             await _quietly(self._store.report(shared, outcome))
 
     async def _admit(self, request: ToolRequest) -> None:
+        # An open circuit will most likely refuse: then there is nothing to ask for.
+        if self._limits is None or self._is_open:
+            await self._ask(request)
+            return
+        self._limits.begin(request)
+        try:
+            await self._ask(request)
+        except BaseException:
+            self._limits.call_off(request)
+            raise
+
+    async def _ask(self, request: ToolRequest) -> None:
         shared: BreakerLease | None = None
         if self._outage.is_on:
             self._outage.refuse()
@@ -271,10 +313,12 @@ class SharedBreakerLayer(Layer):
             try:
                 shared = await self._store.before(self._key, self._config)
             except ToolCircuitOpenError:
+                self._is_open = True
                 raise
             except Exception as exc:  # noqa: BLE001 - a driver may raise anything
                 self._outage.failed(exc, request)
             else:
+                self._is_open = False
                 self._outage.answered()
         local = None
         if self._local is not None:
@@ -295,6 +339,12 @@ class SharedBreakerLayer(Layer):
         except Exception:  # noqa: BLE001 - a user's function must not hide `exc`
             failed = True
         return "failure" if failed else "abandoned"
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """Whoever wanted to know may be gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _quietly(report: Awaitable[None]) -> None:
