@@ -223,8 +223,12 @@ if TYPE_CHECKING:
         LocalProvider as LocalProvider,
     )
     from executionkit.observability import (
+        JsonLogFormatter as JsonLogFormatter,
         JsonlTraceSink as JsonlTraceSink,
+        LoggingTraceSink as LoggingTraceSink,
         MemoryTraceSink as MemoryTraceSink,
+        PrometheusMetrics as PrometheusMetrics,
+        TeeTraceSink as TeeTraceSink,
         TraceCallback as TraceCallback,
         TraceEvent as TraceEvent,
         emit_trace as emit_trace,
@@ -473,7 +477,8 @@ _HOMES = {
     "kit": "Kit",
     "local": "LocalProvider",
     "observability": (
-        "JsonlTraceSink MemoryTraceSink TraceCallback TraceEvent emit_trace"
+        "JsonLogFormatter JsonlTraceSink LoggingTraceSink MemoryTraceSink "
+        "PrometheusMetrics TeeTraceSink TraceCallback TraceEvent emit_trace"
     ),
     "patterns._generators": "ProgressCallback",
     "patterns._history": "Summarizer",

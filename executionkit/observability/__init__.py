@@ -10,6 +10,7 @@ from __future__ import annotations
 from executionkit.observability._chat import ChatSpan, RequestSpan
 from executionkit.observability._events import TraceCallback, TraceEvent, emit_trace
 from executionkit.observability._genai import captures_content, shown
+from executionkit.observability._logs import JsonLogFormatter, LoggingTraceSink
 from executionkit.observability._meters import (
     count_cache,
     count_retry,
@@ -18,6 +19,7 @@ from executionkit.observability._meters import (
     track_in_flight,
 )
 from executionkit.observability._names import model_name, provider_name
+from executionkit.observability._prometheus import PrometheusMetrics
 from executionkit.observability._scope import (
     Scope,
     current_scope,
@@ -37,6 +39,7 @@ from executionkit.observability._spans import (
     record_llm_span_attributes,
     tool_span,
 )
+from executionkit.observability._tee import TeeTraceSink
 from executionkit.observability._tools import ToolSpan, refused_span
 from executionkit.observability._wire import carried_context, trace_headers
 
@@ -45,12 +48,16 @@ __all__ = (
     "NO_SPAN",
     "TOOL_SPAN_NAME",
     "ChatSpan",
+    "JsonLogFormatter",
     "JsonlTraceSink",
+    "LoggingTraceSink",
     "MemoryTraceSink",
+    "PrometheusMetrics",
     "RequestSpan",
     "Scope",
     "Span",
     "SpanScope",
+    "TeeTraceSink",
     "ToolSpan",
     "TraceCallback",
     "TraceEvent",

@@ -16,7 +16,7 @@ from executionkit._redact import redact_value
 from executionkit.observability._events import TraceEvent, log_once
 from executionkit.types import JsonValue, TokenUsage
 
-__all__ = ("JsonlTraceSink", "MemoryTraceSink")
+__all__ = ("JsonlTraceSink", "MemoryTraceSink", "jsonable")
 
 
 class MemoryTraceSink:
@@ -139,20 +139,20 @@ def _ends_inside_a_line(path: str) -> bool:
 
 def _json_line(event: TraceEvent) -> bytes:
     record = {"time": event.time, "kind": event.kind, "request_id": event.request_id}
-    record["payload"] = _jsonable(redact_value(event.payload))
+    record["payload"] = jsonable(redact_value(event.payload))
     return json.dumps(record, default=str).encode("ascii") + b"\n"
 
 
-def _jsonable(value: Any) -> JsonValue:
+def jsonable(value: Any) -> JsonValue:
     """Plain data as JSON allows it: text keys, no NaN, no infinity."""
     if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, TokenUsage):
         return dataclasses.asdict(value)
     if isinstance(value, Enum):
-        return _jsonable(value.value)
+        return jsonable(value.value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)
     if value is None or isinstance(value, (bool, int, str)):

@@ -117,13 +117,7 @@ class CallTrace:
         """Attempt `number` (from 1) is about to be sent."""
         self._chat.attempts = number
         self._began = get_clock().monotonic()
-        facts: dict[str, Any] = {
-            "attempt": number,
-            "provider": provider_name(self._provider),
-        }
-        model = model_name(self._provider, self._options)
-        if model is not None:
-            facts["model"] = model
+        facts: dict[str, Any] = {"attempt": number, **self._who()}
         await self.scope.tell("llm_call_start", self._with_account(facts))
         # What the callback took is none of the attempt.
         self._began = get_clock().monotonic()
@@ -136,6 +130,7 @@ class CallTrace:
             "attempt": number,
             "attempts": number,
             "duration": self._took(),
+            **self._who(),
             **_named(exc),
         }
         self._with_account(facts)
@@ -163,6 +158,7 @@ class CallTrace:
             "output_tokens": usage.output_tokens,
             "content": response.content,
             "duration": self._took(),
+            **self._who(),
             **facts,
         }
         cached = usage.cache_read_tokens
@@ -178,6 +174,14 @@ class CallTrace:
         facts = {"attempt": number, "delay": delay, **_named(exc)}
         await self.scope.tell("llm_call_retry", self._with_account(facts))
         self.scope.renew()  # the next attempt has a span of its own
+
+    def _who(self) -> dict[str, str]:
+        """Who is asked."""
+        who = {"provider": provider_name(self._provider)}
+        model = model_name(self._provider, self._options)
+        if model is not None:
+            who["model"] = model
+        return who
 
     def _took(self) -> float:
         return get_clock().monotonic() - self._began

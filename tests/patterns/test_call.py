@@ -692,6 +692,7 @@ class TestTrace:
                 "content": "yes",
                 "duration": 0.0,
                 "attempts": 1,
+                "provider": "ScriptedProvider",
                 **ids,
             },
         )
