@@ -191,8 +191,9 @@ class Services:
         return json_reply(self.anthropic_object(batch))
 
     def anthropic_list(self, request: ReceivedRequest) -> Reply:
-        made = [self.anthropic_object(one) for one in self.batches.values()][::-1]
-        return json_reply(_page(made, request, "after_id"))
+        own = [one for one in self.batches.values() if "params" in one.requests[0]]
+        made = [self.anthropic_object(one) for one in own]
+        return json_reply(_page(made[::-1], request, "after_id"))
 
     def anthropic_object(self, batch: Batch) -> dict[str, Any]:
         over = batch.outcome is not None
@@ -262,7 +263,8 @@ class Services:
             case ("POST", "batches"):
                 return self.openai_create(request)
             case ("GET", "batches"):
-                made = [self.openai_object(one) for one in self.batches.values()]
+                own = [one for one in self.batches.values() if one.file_id]
+                made = [self.openai_object(one) for one in own]
                 return json_reply(_page(made[::-1], request, "after"))
             case ("GET", "batches", name) if name in self.batches:
                 self.look(self.batches[name])

@@ -655,7 +655,9 @@ async def test_a_lookup_turns_pages(client: Any, services: Services) -> None:
     with pytest.raises(ProviderConnectionError):
         await client.create([client.encode(ask("a")[0])], key="mine")
     for _ in range(150):
-        services.begin("b", [{}, {}], metadata={"executionkit_key": "other"})
+        other: dict[str, Any] = {"params": {}}
+        metadata = {"executionkit_key": "other"}
+        services.begin("b", [other, other], metadata=metadata, file_id="file-1")
     found = await client.find(key="mine", requests=1, since=services.clock.wall())
     assert len(found) == 1
     services.clock.skipped += 86400
