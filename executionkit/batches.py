@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from executionkit._arguments import check_callable, check_prompt
+from executionkit._arguments import check_callable, check_prompt, check_trace
 from executionkit._batches.anthropic import AnthropicBatchClient
 from executionkit._batches.asking import Patience
 from executionkit._batches.client import checked_id
@@ -46,6 +46,7 @@ from executionkit.types import PatternResult, VotingStrategy
 
 if TYPE_CHECKING:
     from executionkit.journal import Journal
+    from executionkit.observability import TraceCallback
 
 __all__ = (
     "AnthropicBatchClient",
@@ -90,6 +91,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
     on_progress: BatchCallback | None = None,
     cancel_on_exit: bool = False,
     journal: Journal | None = None,
+    trace: TraceCallback | None = None,
 ) -> BatchResult:
     """Submit `requests` as one batch, wait for its end, and collect the results.
 
@@ -115,6 +117,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
         journal: Keeps the batch's id and its results, so that a run which was killed
             at any moment goes on: nothing is submitted twice. If it was killed between
             the upload and the answer, the batch is looked up, as in `submit_batch`.
+        trace: Receives `pattern_start` and `pattern_end`.
 
     Raises:
         TypeError, ValueError: For requests that no batch can hold; nothing is uploaded.
@@ -126,6 +129,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
         JournalError: See `Journal`; `InDoubtError` when it is not known whether there
             is a batch, with `metadata["candidates"]`.
     """
+    check_trace(trace)
     job = checked(client, requests)
     for name, called in (("on_submitted", on_submitted), ("on_progress", on_progress)):
         if called is not None:
@@ -141,9 +145,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
         on_progress=on_progress,
         cancel_on_exit=cancel_on_exit,
     )
-    if journal is None:
-        return await run.plain(batch_id)
-    return await run.journaled(journal, batch_id)
+    return await run.go(batch_id, journal, trace)
 
 
 async def submit_batch(

@@ -22,10 +22,13 @@ from executionkit._batches.values import (
 from executionkit._batches.waiting import BatchCallback, handing_back, tell, wait
 from executionkit._clock import get_clock
 from executionkit._ids import new_id
+from executionkit.cost import CostTracker
 from executionkit.errors import ExecutionKitError, InDoubtError
+from executionkit.patterns._pattern_trace import watched
 
 if TYPE_CHECKING:
     from executionkit.journal import Journal
+    from executionkit.observability import TraceCallback
 
 __all__ = ("Run",)
 
@@ -43,6 +46,33 @@ class Run:
     on_submitted: BatchCallback | None
     on_progress: BatchCallback | None
     cancel_on_exit: bool
+
+    async def go(
+        self,
+        batch_id: str | None,
+        journal: Journal | None,
+        trace: TraceCallback | None,
+    ) -> BatchResult:
+        """The result; who watches is told of the run."""
+        tracker = CostTracker()
+        told = watched("batch", trace, tracker)
+        if told is None:
+            return await self._result(batch_id, journal)
+        async with told:
+            try:
+                result = await self._result(batch_id, journal)
+            except ExecutionKitError as exc:
+                tracker.add_usage(exc.cost)
+                raise
+            tracker.add_usage(result.cost)
+            return result
+
+    async def _result(
+        self, batch_id: str | None, journal: Journal | None
+    ) -> BatchResult:
+        if journal is None:
+            return await self.plain(batch_id)
+        return await self.journaled(journal, batch_id)
 
     async def plain(self, batch_id: str | None) -> BatchResult:
         """Without a journal."""

@@ -11,6 +11,7 @@ from executionkit.cli._console import ConfigError, Exit, UsageError, as_json
 from executionkit.cli._lines import (
     LineError,
     OutputFile,
+    is_same_file,
     prompt_of,
     read_json_line,
     read_lines,
@@ -105,6 +106,9 @@ def _client(job: Job) -> Any:
 def _output(job: Job) -> OutputFile | None:
     if job["output"] is None:
         return None
+    if is_same_file(job["input"], job["output"]):
+        msg = "the output file is the input file; write to another one"
+        raise UsageError(msg)
     return OutputFile(
         job["output"], resume=False, overwrite=job["overwrite"], retry_errors=False
     )

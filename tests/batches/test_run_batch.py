@@ -16,6 +16,7 @@ from executionkit import (
     BatchStatus,
     DeadlineExceededError,
     ExecutionContext,
+    MemoryTraceSink,
     PermanentError,
     ProviderConnectionError,
     ProviderError,
@@ -743,3 +744,24 @@ async def test_an_id_that_leads_elsewhere_is_refused(
     with pytest.raises(ValueError, match="cannot be the id of a batch"):
         await run_batch(client, ask("a"), batch_id=bad)
     assert services.log == []
+
+
+@pytest.mark.req("batches.trace")
+async def test_who_watches_is_told_of_the_run_and_its_cost(
+    client: Any, services: Services
+) -> None:
+    sink = MemoryTraceSink()
+    await run_batch(client, ask("a", "b"), trace=sink)
+    start, end = sink.events
+    assert (start.kind, end.kind) == ("pattern_start", "pattern_end")
+    assert start.payload["pattern"] == end.payload["pattern"] == "batch"
+    assert end.payload["cost"] == TokenUsage(20, 6, 2)
+    assert end.payload["span_id"] == start.payload["span_id"]
+    assert "error" not in end.payload
+    services.fail(LOOK, errors(403))
+    with pytest.raises(PermanentError):
+        await run_batch(client, ask("a"), trace=sink)
+    assert sink.events[-1].payload["error"] == "LLM_PERMANENT"
+    wrong: Any = 3
+    with pytest.raises(TypeError, match="trace"):
+        await run_batch(client, ask("a"), trace=wrong)

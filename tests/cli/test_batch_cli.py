@@ -110,8 +110,11 @@ async def test_the_steps_of_a_batch(
     written = (folder / "out.jsonl").read_text()
     ids = {row["custom_id"] for row in rows(written)}
     assert ids == {"a", "7", "line-3"}
-    again = await call("results", batch_id, "-o", "out.jsonl")
-    assert again.exit_code == 2
+    for name in ("out.jsonl", "in.jsonl"):
+        more = ("-i", "in.jsonl", *TEMPLATE, "--overwrite") if name[0] == "i" else ()
+        again = await call("results", batch_id, "-o", name, *more)
+        assert again.exit_code == 2
+    assert (folder / "in.jsonl").read_text()
 
 
 @pytest.mark.req("cli.batch")
