@@ -222,6 +222,30 @@ class TestFailures:
         assert worker.was_cancelled
         assert caught.value.metadata["not_run"] == ("worker",)
 
+    async def test_a_step_that_cleans_up_is_cancelled_once(self) -> None:
+        slow, quick = Worker(), Worker()
+        told: list[str] = []
+
+        async def cleans_up(context: dict[str, Any]) -> None:
+            try:
+                await slow(context)
+            finally:
+                for _ in range(20):  # meanwhile `quick` has ended
+                    await asyncio.sleep(0)
+                told.append("clean")
+
+        async def boom(_context: dict[str, Any]) -> None:
+            await slow.began.wait()
+            await quick.began.wait()
+            raise ValueError
+
+        steps = [Step("slow", cleans_up), Step("quick", quick), Step("boom", boom)]
+        async with asyncio.timeout(5):
+            with pytest.raises(EvaluatorError):
+                await Workflow(steps, on_failure="cancel").run()
+        assert quick.was_cancelled
+        assert told == ["clean"]
+
     async def test_continue_runs_what_does_not_need_it(self) -> None:
         workflow = Workflow(
             [
