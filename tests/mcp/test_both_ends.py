@@ -14,6 +14,7 @@ from executionkit.context import ExecutionContext, get_current_context
 from executionkit.mcp import MCPServer
 from executionkit.mcp.client import StdioServer, add_mcp_server
 from executionkit.mcp.http import HTTPServer
+from executionkit.observability import MemoryTraceSink
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 
@@ -100,3 +101,60 @@ async def test_tools_that_print_are_called_over_a_pipe() -> None:
             assert [one.result for one in results] == ["quiet"] * 5
             (died,) = await processor.execute([ToolCall(name="die", namespace="near")])
             assert died.error is not None
+
+
+@pytest.mark.req("trace.over-mcp")
+async def test_the_call_here_is_the_parent_of_the_call_there() -> None:
+    """Also without a context: the trace begins with the call."""
+    here_sink, there_sink = MemoryTraceSink(), MemoryTraceSink()
+    there = ToolProcessor(create_registry(count), trace=there_sink)
+    here = create_registry()
+    server = MCPServer(tools=there)
+    async with asyncio.timeout(SECONDS), server, HTTPServer(server) as http:
+        connection = await add_mcp_server(here, http.url, name="far")
+        async with connection, ToolProcessor(here, trace=here_sink) as processor:
+            for context in (None, ExecutionContext(traceparent=TRACE)):
+                await processor.execute(
+                    [ToolCall("1", "count", {"n": 1}, namespace="far")],
+                    context=context,
+                )
+    await there.close()
+    ours = [e.payload for e in here_sink.events if e.kind == "tool_call_start"]
+    theirs = [e.payload for e in there_sink.events if e.kind == "tool_call_start"]
+    assert [f["parent_id"] for f in theirs] == [f["span_id"] for f in ours]
+    assert [f["parent_id"] for f in ours] == [None, TRACE.split("-")[2]]
+
+
+@pytest.mark.req("otel.tree", "trace.over-mcp")
+async def test_spans_make_one_tree_over_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory: Any = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+    )
+    exporter = memory.InMemorySpanExporter()
+    tracing = sdk.TracerProvider()
+    tracing.add_span_processor(export.SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", tracing)
+    here = create_registry()
+    server = MCPServer(tools=create_registry(count))
+    async with asyncio.timeout(SECONDS), server, HTTPServer(server) as http:
+        connection = await add_mcp_server(here, http.url, name="far")
+        async with connection, ToolProcessor(here) as processor:
+            await processor.execute([ToolCall("1", "count", {"n": 1}, namespace="far")])
+    spans = exporter.get_finished_spans()
+    tracing.shutdown()
+    [ours] = [span for span in spans if span.name == "execute_tool far.count"]
+    [theirs] = [span for span in spans if span.name == "execute_tool count"]
+    assert ours.parent is None
+    assert theirs.context.trace_id == ours.context.trace_id
+    # The client of the package `mcp` may make a span of its own in between.
+    by_id = {span.context.span_id: span for span in spans}
+    above, at = [], theirs
+    while at.parent is not None:
+        at = by_id[at.parent.span_id]
+        above.append(at.name)
+    assert above[-1] == ours.name
+    assert len(above) <= 2, above
