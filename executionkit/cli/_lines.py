@@ -127,6 +127,25 @@ def _text(line: bytes) -> str:
         raise UsageError(msg) from exc
 
 
+def _lock(file: IO[Any]) -> None:
+    """Hold `file` until it is closed, also by the end of the process.
+
+    Raises:
+        UsageError: When another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        msg = f"another process is writing to `{file.name}`; each line would be paid twice"
+        raise UsageError(msg) from exc
+    except OSError:  # not on this file system
+        return
+
+
 class OutputFile:
     """The file that results go to; each line is there before the next call ends.
 
@@ -147,15 +166,20 @@ class OutputFile:
         self._file: IO[str] | None = None
         self.done = Done()
         self._size: int | None = None
+        self._seen = 0
         try:
             if self._path.is_dir():
                 msg = f"`{name}` is a folder, not a file"
                 raise UsageError(msg)
             there = self._path.exists() and self._path.stat().st_size > 0
+            if there and self._path.is_file():
+                with self._path.open("rb") as file:
+                    _lock(file)  # somebody else may be at it
             if there and resume:
                 if retry_errors:
                     self._drop_errors()
                 self._size = self._read()
+                self._seen = self._path.stat().st_size
             elif there and not overwrite and self._path.is_file():
                 msg = (
                     f"`{name}` is there already; give --resume to go on with it, or "
@@ -207,11 +231,22 @@ class OutputFile:
         raise UsageError(msg)
 
     def __enter__(self) -> Self:
-        if self._size is not None:
-            os.truncate(self._path, self._size)
-        mode = "w" if self._size is None else "a"
-        self._file = self._path.open(mode, encoding="utf-8", newline="\n")
+        self._file = self._path.open("a", encoding="utf-8", newline="\n")
+        try:
+            _lock(self._file)
+            self._cut()
+        except BaseException:
+            self._file.close()
+            raise
         return self
+
+    def _cut(self) -> None:
+        """Leave what is to be kept, and nothing else."""
+        if self._size is not None and self._path.stat().st_size != self._seen:
+            msg = f"`{self._path}` has changed since it was read; run again"
+            raise UsageError(msg)
+        if self._path.is_file():
+            os.truncate(self._path, self._size or 0)
 
     def __exit__(self, *_exc: object) -> None:
         if self._file is not None:

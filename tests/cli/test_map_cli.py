@@ -319,6 +319,43 @@ def test_a_line_is_in_the_output_before_the_next_call_ends(
         process.kill()
 
 
+@pytest.mark.req("cli.map-resume")
+@pytest.mark.parametrize("more", ["--resume", "--overwrite", "--retry-errors"])
+def test_two_runs_never_write_to_one_file(
+    program: Any, write: Any, folder: Path, invoke: Any, more: str
+) -> None:
+    write("say.jsonl", ["quick", {"content": "late", "delay": 60}])
+    write("in.jsonl", ["a", "b", "c"])
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    process = program.start(*arguments, "--replies", "say.jsonl", "-c", "1")
+    with process:
+        out = folder / "out.jsonl"
+        while not (out.exists() and out.read_text()):
+            assert process.poll() is None
+        wanted = ("--resume", more) if more == "--retry-errors" else (more,)
+        done = invoke(*arguments, *wanted)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "another process is writing" in done.stderr
+        process.kill()
+        process.wait(10)
+    assert [row["output"] for row in rows(out.read_text())] == ["quick"]
+    assert invoke(*arguments, *wanted).exit_code == 0
+    assert len(rows(out.read_text())) == 3
+
+
+@pytest.mark.req("cli.map-resume")
+def test_what_another_run_has_added_is_not_cut_off(invoke: Any, write: Any) -> None:
+    write("in.jsonl", ["a"])
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    assert invoke(*arguments).exit_code == 0
+    output = OutputFile("out.jsonl", resume=True, overwrite=False, retry_errors=False)
+    with Path("out.jsonl").open("a") as other:
+        other.write("more\n")
+    with pytest.raises(UsageError, match="has changed"):
+        output.__enter__()
+    assert Path("out.jsonl").read_text().endswith("more\n")
+
+
 @pytest.mark.req("cli.map-bounded")
 async def test_lines_are_taken_one_by_one(
     monkeypatch: pytest.MonkeyPatch, folder: Path
