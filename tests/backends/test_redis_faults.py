@@ -198,6 +198,15 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_counts_twice(
         await breakers.report(lease, "failure")
         assert (await breakers.snapshot("a", ONCE)).failure_count == 1
 
+        probing = BreakerConfig(failure_threshold=1, reset_timeout=0.0)
+        await breakers.report(await breakers.before("b", probing), "failure")
+        proxy.to_lose = 1
+        lease = await breakers.before("b", probing)
+        assert (await breakers.snapshot("b", probing)).half_open_calls == 1
+        proxy.to_lose = 1
+        await breakers.report(lease, "success")
+        assert (await breakers.snapshot("b", probing)).success_count == 1
+
         proxy.to_lose = 1
         assert await cache.reserve("k", "mine", 10) is MISS, "it is ours"
         found: Any = await cache.reserve("k", "mine", 10)
@@ -275,6 +284,25 @@ async def script(code: str, *arguments: str, expect: int = 0) -> str:
     assert process.returncode == expect, err.decode()
     assert not err, err.decode()
     return out.decode()
+
+
+@pytest.mark.req("redis.clean")
+async def test_callers_that_go_away_after_the_end_open_nothing(
+    redis_server: Any,
+) -> None:
+    backend = RedisBackend(redis_server.url, timeout=5)
+    limiter = backend.limiter()
+    rule = [LimitRule("tool:a", 1, 60.0)]
+    await limiter.acquire(rule)
+    waiters = [asyncio.create_task(limiter.acquire(rule)) for _ in range(3)]
+    for _ in range(3):
+        await backend.ping()
+    await backend.close()
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    clients = redis_server.command("CLIENT", "LIST").decode().splitlines()
+    assert not [line for line in clients if "name=executionkit" in line]
 
 
 @pytest.mark.req("redis.clean")

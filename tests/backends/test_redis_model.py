@@ -143,6 +143,25 @@ def test_circuits_decide_as_their_model_does(
     run(redis_server.url, body)
 
 
+@pytest.mark.req("redis.leases")
+def test_a_probe_that_lost_its_lease_counts_no_more(redis_server: Any) -> None:
+    async def body(world: World) -> None:
+        config = BreakerConfig(failure_threshold=1, reset_timeout=0.0, probe_lease=5.0)
+        breakers = world.redis.breakers()
+        await breakers.report(await breakers.before("a", config), "failure")
+        late = await breakers.before("a", config)
+        await world.move(4)
+        with pytest.raises(ToolCircuitOpenError):
+            await breakers.before("a", config)
+        await world.move(1)
+        await breakers.before("a", config)
+        await breakers.report(late, "success")
+        shown = await breakers.snapshot("a", config)
+        assert (shown.success_count, shown.half_open_calls) == (0, 1)
+
+    run(redis_server.url, body)
+
+
 # --- limits --------------------------------------------------------------------------
 TOOL, ALL, OTHER = (
     LimitRule("tool:a", 2, 3.0),
@@ -275,5 +294,29 @@ def test_no_window_is_ever_over_its_limit_and_lines_keep_their_order(
         for store in stores:
             assert all(line.is_empty for line in store._lines.values())
         await others.close()
+
+    run(redis_server.url, body)
+
+
+@pytest.mark.req("redis.limits")
+def test_a_promised_start_counts_for_those_who_come_before_it(
+    redis_server: Any,
+) -> None:
+    async def body(world: World) -> None:
+        limiter = world.redis.limiter()
+        for _ in range(2):
+            await limiter.acquire((TOOL, ALL))
+        promised = asyncio.create_task(limiter.acquire((TOOL, ALL)))  # in 3 seconds
+        for _ in range(3):
+            await settle()
+            await world.redis.ping()
+        # A third start now would be the fourth of the 4 seconds around the promise.
+        with pytest.raises(PermitTimeoutError) as refused:
+            await limiter.acquire((ALL,), timeout=0)
+        assert refused.value.retry_after == pytest.approx(4, abs=0.01)
+        await world.move(3)
+        await promised
+        await world.move(1)
+        await limiter.acquire((ALL,), timeout=0)
 
     run(redis_server.url, body)

@@ -144,7 +144,7 @@ class RedisBreakers:
     ) -> None:
         """The caller of an admitted call is gone: a probe's place comes back at once."""
         late = BreakerLease(key, config, [(token, epoch, None)])
-        told = self._tell(late, "abandoned")
+        told = self._tell(late, "abandoned", is_minor=True)
         if told is not None:
             told.add_done_callback(_ignore)
 
@@ -174,7 +174,7 @@ class RedisBreakers:
         return [b"%d" % int(life * 1000), short(key)]
 
     def _tell(
-        self, lease: BreakerLease, outcome: Outcome
+        self, lease: BreakerLease, outcome: Outcome, *, is_minor: bool = False
     ) -> asyncio.Future[Reply] | None:
         if not lease.token:
             return None
@@ -192,7 +192,7 @@ class RedisBreakers:
             _window(config),
         ]
         question = self._scripts.report.question(
-            self._keys(lease.key), arguments, again=arguments
+            self._keys(lease.key), arguments, again=arguments, is_minor=is_minor
         )
         return self._wire.ask(question)
 

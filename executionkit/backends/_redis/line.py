@@ -164,7 +164,7 @@ class Line:
         both = [*back, *mine]
         second = [name, b"%d" % (len(both) // 2), *both, *tail]
         question = self._limiter.scripts.acquire.question(
-            self._keys, first, again=second
+            self._keys, first, again=second, is_minor=not callers
         )
         self._limiter.wire.tell(question, lambda reply: self._answered(callers, reply))
 

@@ -196,7 +196,10 @@ class Link:
 
     # --- inside ----------------------------------------------------------------------
     def _enter(self, asked: _Asked) -> None:
-        if len(self._waiting) >= _MAX_WAITING:
+        is_cut_off = self._pipe is None and self._connecting is None
+        if asked.question.is_minor and is_cut_off and not self._waiting:
+            self._loop.call_soon(asked.fail, self._error("is not connected"))
+        elif len(self._waiting) >= _MAX_WAITING:
             error = self._error("has too many questions waiting")
             self._loop.call_soon(asked.fail, error)
         else:

@@ -40,6 +40,9 @@ class Question:
     again: Question | None = None
     """To ask when the connection was lost before the reply. None = it fails."""
 
+    is_minor: bool = False
+    """Whether it is not worth a connection of its own: nobody waits for the reply."""
+
 
 class ProtocolError(Exception):
     """The other side does not speak this protocol."""

@@ -191,6 +191,7 @@ class Script:
         arguments: Sequence[bytes],
         *,
         again: Sequence[bytes] | None = None,
+        is_minor: bool = False,
     ) -> Question:
         """What to ask.
 
@@ -199,6 +200,7 @@ class Script:
             arguments: The rest.
             again: The arguments when it is asked again after a lost reply. None = it is
                 not asked again.
+            is_minor: Whether it is not worth a connection of its own.
         """
         count = b"%d" % len(keys)
         rest = (count, *keys, *arguments)
@@ -208,7 +210,7 @@ class Script:
             full = Question((b"EVAL", self._source, *last))
             second = Question((b"EVALSHA", self._sha, *last), full)
         full = Question((b"EVAL", self._source, *rest), again=second)
-        return Question((b"EVALSHA", self._sha, *rest), full, second)
+        return Question((b"EVALSHA", self._sha, *rest), full, second, is_minor)
 
 
 def checked(reply: Reply) -> Any:
