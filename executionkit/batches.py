@@ -172,7 +172,7 @@ async def submit_batch(
     """
     job = checked(client, requests)
     patience = _patience(_INTERVAL, None, _GRACE)
-    lines = encoded(client, job)
+    lines = await encoded(client, job)
     return await submit(client, lines, key=key or new_id(), patience=patience)
 
 

@@ -78,7 +78,7 @@ class Run:
         """Without a journal."""
         state = None
         if batch_id is None:
-            state = await self._submit(encoded(self.client, self.job), new_id())
+            state = await self._submit(await encoded(self.client, self.job), new_id())
             batch_id = state.id
         return await self._end(batch_id, state)
 
@@ -115,7 +115,7 @@ class Run:
 
         client, key = self.client, place.idempotency_key
         effect_id = f"{place.path}/create"
-        lines = encoded(client, self.job)
+        lines = await encoded(client, self.job)
 
         async def begin() -> float:
             return get_clock().wall()
@@ -163,6 +163,8 @@ class Run:
             if made is not None:
                 await tell(self.on_submitted, made)
             state = await wait(client, batch_id, self.patience, self.on_progress)
+        # Over: there is nothing left to cancel.
+        async with handing_back(client, batch_id, cancel_on_exit=False):
             check_not_failed(state)
             return await collect(client, state, job.ids, job.by_id, self.reading)
 

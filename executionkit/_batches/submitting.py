@@ -11,6 +11,7 @@ from executionkit._arguments import shown
 from executionkit._batches.asking import MAX_SUBMITS, Patience, passes
 from executionkit._batches.values import BatchClient, BatchRequest, BatchState
 from executionkit._clock import get_clock
+from executionkit._http.base import tick
 from executionkit.errors import (
     DeadlineExceededError,
     ExecutionKitError,
@@ -23,6 +24,9 @@ _SETTLE: Final = 10.0
 """Seconds after which a service lists a batch that it has made."""
 
 _LOOKS: Final = 4
+_AT_ONCE: Final = 200
+"""Requests that are encoded before other tasks get a turn."""
+
 
 _OVERLOADED: Final = 529
 """The status of a server that has not begun to work on a request."""
@@ -75,7 +79,7 @@ def checked(client: BatchClient, requests: Iterable[BatchRequest]) -> Job:
     return Job(tuple(by_id), by_id)
 
 
-def encoded(client: BatchClient, job: Job) -> list[bytes]:
+async def encoded(client: BatchClient, job: Job) -> list[bytes]:
     """The requests as they are uploaded.
 
     Raises:
@@ -85,6 +89,8 @@ def encoded(client: BatchClient, job: Job) -> list[bytes]:
     size = 0
     for request in job.by_id.values():
         lines.append(client.encode(request))
+        if not len(lines) % _AT_ONCE:
+            await tick()  # there may be a hundred thousand
         size += len(lines[-1]) + 1
         if size > client.limits.max_bytes:
             msg = (

@@ -201,7 +201,7 @@ async def test_other_requests_are_another_program(
 
 
 @pytest.mark.req("batches.journal")
-@pytest.mark.parametrize("deadly", [3, 4, 6])
+@pytest.mark.parametrize("deadly", [4, 6])
 async def test_a_killed_process_goes_on(
     services: Services, tmp_path: Path, service: str, deadly: int
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import tracemalloc
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -25,6 +27,7 @@ from executionkit import (
 )
 from executionkit._batches.lines import parsed, split_lines
 from executionkit._batches.strict import adapted
+from executionkit.testing import FakeClock, ScriptedBatchClient
 from executionkit.testing.http import Gate, Reply, json_reply, no_reply, reset_reply
 from tests.batches.conftest import Make
 from tests.batches.services import KEY, Services, SkippingClock
@@ -57,6 +60,23 @@ async def test_lines_are_the_same_whatever_pieces_they_come_in(
         if line.strip() or len(line) > limit
     ]
     assert found == expected
+
+
+@pytest.mark.req("batches.results")
+async def test_a_line_that_is_too_long_takes_no_memory() -> None:
+    async def endless() -> AsyncGenerator[bytes]:
+        for _ in range(200):
+            yield bytes(100_000)
+        yield b"\n{}"
+
+    tracemalloc.start()
+    try:
+        found = [one async for one in split_lines(endless(), limit=1_000_000)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [(1, None), (2, b"{}")]
+    assert peak < 4_000_000
 
 
 @pytest.mark.req("batches.results")
@@ -224,8 +244,29 @@ def test_the_environment_describes_both_clients() -> None:
     assert (other.base_url, other.model) == ("https://api.anthropic.com", "m")
 
 
+@pytest.mark.req("batches.run")
+async def test_a_large_batch_leaves_the_loop_to_others(auto_clock: FakeClock) -> None:
+    requests = [BatchRequest(f"r{n}", str(n)) for n in range(2000)]
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    client = ScriptedBatchClient(lambda request: "x")
+    batch = await submit_batch(client, requests)
+    turns = others
+    task.cancel()
+    assert 10 <= turns <= 100
+    result = await run_batch(client, requests, batch_id=batch.id)
+    assert len(result.texts) == 2000
+
+
 @pytest.mark.req("batches.once")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_chaos_costs_neither_an_answer_nor_a_second_batch(
     make: Make, services: Services, service: str, seed: int
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from executionkit import (
     BatchClient,
+    BatchItem,
     BatchItemStatus,
     BatchRequest,
     BatchState,
@@ -30,6 +32,7 @@ from executionkit import (
     submit_batch,
     wait_for_batch,
 )
+from executionkit.testing import ScriptedBatchClient
 from executionkit.testing.http import Reply, json_reply, no_reply, reset_reply
 from tests.batches.conftest import Make
 from tests.batches.services import KEY, Services, SkippingClock
@@ -258,6 +261,27 @@ async def test_duplicates_and_strangers_are_told_and_counted_once(
     assert "duplicate result for 'a'" in result.problems[0]
     assert "'stranger'" in result.problems[1]
     assert result.cost.llm_calls == 3  # the stranger was answered, and paid for
+
+
+@pytest.mark.req("BA-04")
+async def test_an_answer_counts_more_than_an_error_for_the_same_request() -> None:
+    item = BatchItem("a", BatchItemStatus.SUCCEEDED, cost=TokenUsage(1, 1, 1))
+    error = BatchItem("a", BatchItemStatus.ERRORED, error="no")
+
+    class Doubled(ScriptedBatchClient):
+        lines: tuple[BatchItem, ...] = ()
+
+        async def results(self, state: Any, requests: Any) -> AsyncGenerator[BatchItem]:
+            for one in self.lines:
+                yield one
+
+    for lines in ((error, item, error), (item, error, error)):
+        client = Doubled(lambda request: "x", looks=1)
+        client.lines = lines
+        result = await run_batch(client, ask("a"))
+        assert result.items == (item,)
+        assert len(result.problems) == 2
+        assert result.cost == item.cost
 
 
 @pytest.mark.req("BA-04")
@@ -577,7 +601,8 @@ async def test_results_that_keep_breaking_off_leave_what_was_read(
     for _ in range(40):
         services.change(RESULTS, cut)
     with pytest.raises(ProviderConnectionError) as caught:
-        await run_batch(client, ask("a", "b", "c"))
+        await run_batch(client, ask("a", "b", "c"), cancel_on_exit=True)
+    assert not any("cancel" in line for line in services.log)  # it is over
     partial = caught.value.metadata["result"]
     found = [item.custom_id for item in partial.items if item.ok]
     assert found == ["c"] or found == ["b", "c"]
