@@ -14,6 +14,7 @@ from executionkit import (
     MemoryTraceSink,
     Plan,
     PlanStep,
+    PrometheusMetrics,
     ProviderError,
     RateLimitError,
     RetryConfig,
@@ -421,3 +422,43 @@ class TestRefusedCalls:
         await processor.execute([ToolCall("1", "double", {"n": 1})])
         [end] = by_kind(sink, "tool_call_end")
         assert (end["blocked"], end["error"]) == (True, "TOOL_BLOCKED")
+
+
+@pytest.mark.req("trace.replayed")
+async def test_what_a_journal_answers_is_marked() -> None:
+    from executionkit.journal import Journal, MemoryJournalStore
+
+    store = MemoryJournalStore()
+    runs: list[MemoryTraceSink] = []
+    scripts: list[list[Any]] = [
+        [tool_call_reply(("double", {"n": 1})), RuntimeError("crash")],
+        ["done"],
+    ]
+    for script in scripts:
+        sink = MemoryTraceSink()
+        runs.append(sink)
+        tools = [Tool("double", "", SCHEMA, double)]
+        try:
+            async with Journal(store, "run") as journal:
+                await react_loop(
+                    ScriptedProvider(script), "?", tools, trace=sink, journal=journal
+                )
+        except RuntimeError:
+            assert sink is runs[0]
+        check_tree(sink.events)
+    first, second = runs
+    assert not any("replayed" in event.payload for event in first.events)
+    ends = [
+        e.payload for e in second.events if e.kind in {"llm_call_end", "tool_call_end"}
+    ]
+    assert [facts.get("replayed", False) for facts in ends] == [True, True, False]
+    registry = pytest.importorskip("prometheus_client").CollectorRegistry()
+    metrics = PrometheusMetrics(registry)
+    for event in second.events:
+        metrics(event)
+    value = registry.get_sample_value
+    assert value("executionkit_in_flight", {"operation": "tool_call"}) == 0
+    who = {"provider": "ScriptedProvider", "model": "_unknown", "outcome": "ok"}
+    assert value("executionkit_llm_calls_total", who) == 1
+    tool = {"tool": "double", "outcome": "ok"}
+    assert value("executionkit_tool_calls_total", tool) is None

@@ -25,6 +25,7 @@ from executionkit.observability._scope import (
     current_scope,
     error_name,
     nobody_watches,
+    note_replay,
     note_wait,
 )
 from executionkit.observability._sinks import JsonlTraceSink, MemoryTraceSink
@@ -74,6 +75,7 @@ __all__ = (
     "nobody_measures",
     "nobody_records",
     "nobody_watches",
+    "note_replay",
     "note_wait",
     "provider_name",
     "record_llm_span_attributes",

@@ -98,6 +98,8 @@ class PrometheusMetrics:
 
     def __call__(self, event: TraceEvent) -> None:
         handler = _HANDLERS.get(event.kind)
+        if event.payload.get("replayed") and event.kind.startswith("llm_call"):
+            return  # nothing was sent
         if handler is not None:
             handler(self, event.payload)
 
@@ -148,6 +150,8 @@ class PrometheusMetrics:
 
     def _tool_end(self, facts: Any) -> None:
         self._of("in_flight", "tool_call").dec()
+        if facts.get("replayed"):
+            return  # nothing was run
         error = facts.get("error")
         is_known = error != ErrorCode.TOOL_NOT_FOUND.value
         tool = self._bounded("tool", facts.get("tool_name")) if is_known else _UNKNOWN

@@ -26,6 +26,8 @@ __all__ = (
     "current_scope",
     "error_name",
     "new_span_id",
+    "nobody_watches",
+    "note_replay",
     "note_wait",
 )
 
@@ -65,6 +67,7 @@ class Scope:
         "_pending",
         "has_waited",
         "is_call",
+        "is_replayed",
         "labels",
         "parent_id",
         "root",
@@ -97,6 +100,8 @@ class Scope:
         """Of a root: the id of a trace that begins here, once somebody needs it."""
         self.is_call: bool = False
         """Whether it is a model call: requests inside of it are its attempts."""
+        self.is_replayed: bool = False
+        """Whether its outcome came from a journal: nothing was done."""
         self.has_waited: bool = False
         """Whether a wait was noted since it began."""
         self._before = before
@@ -202,6 +207,13 @@ def current_scope() -> Scope | None:
 def nobody_watches() -> bool:
     """Whether neither spans nor metrics of OpenTelemetry are set up."""
     return nobody_records() and nobody_measures()
+
+
+def note_replay(tool_call_id: str) -> None:
+    """Note that the outcome of the tool call that is under way came from a journal."""
+    scope = _current.get()
+    if scope is not None and scope.labels.get("tool_call_id") == tool_call_id:
+        scope.is_replayed = True
 
 
 def note_wait(reason: str, seconds: float) -> None:

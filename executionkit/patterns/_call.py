@@ -335,6 +335,11 @@ class ModelCall:
         if self._told is not None:
             await self._told.ended(number, response, facts)
 
+    async def replayed(self, response: LLMResponse) -> None:
+        """Report that the reply came from a journal: nothing was sent."""
+        if self._told is not None:
+            await self._told.replayed(response)
+
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
         """Report the pause after attempt `number`."""
         if self._told is not None:

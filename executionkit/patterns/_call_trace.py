@@ -166,6 +166,21 @@ class CallTrace:
             told["cached_tokens"] = cached
         await self.scope.tell("llm_call_end", self._with_account(told))
 
+    async def replayed(self, response: LLMResponse) -> None:
+        """The reply came from a journal: nothing was sent."""
+        facts = {"attempt": 0, "replayed": True, **self._who()}
+        await self.scope.tell("llm_call_start", self._with_account(facts))
+        usage = response_usage(response)
+        told: dict[str, Any] = {
+            **facts,
+            "attempts": 0,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "content": response.content,
+            "duration": 0.0,
+        }
+        await self.scope.tell("llm_call_end", self._with_account(told))
+
     async def on_retry(self, number: int, exc: BaseException, delay: float) -> None:
         """A pause begins after attempt `number`."""
         count_retry("chat", error_name(exc))

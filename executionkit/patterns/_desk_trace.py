@@ -49,6 +49,8 @@ class DeskTrace:
         if result is not None:
             facts["attempts"] = result.attempts
             facts["cached"] = result.cached
+            if self._scope.is_replayed:
+                facts["replayed"] = True
             code = result.error_code
             facts["blocked"] = code in _BLOCKED
             if code is not None:

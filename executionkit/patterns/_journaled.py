@@ -105,6 +105,8 @@ class Recorded:
         # What earlier runs have spent on it is a part of the cost of this run.
         asker.tracker.add_usage(outcome.cost - (own or TokenUsage()))
         reply: LLMResponse = outcome.value
+        if outcome.is_replayed:
+            await call.replayed(reply)
         if outcome.is_replayed and (name := reply.answered_by) is not None:
             answers = asker.tracker.answered_by
             answers[name] = answers.get(name, 0) + 1

@@ -18,6 +18,7 @@ from executionkit.errors import (
     JournalValueError,
 )
 from executionkit.journal import NOT_DONE, Effect, current_journal, shown
+from executionkit.observability import note_replay
 from executionkit.patterns._approved import pending_in
 from executionkit.patterns._journaled import never
 from executionkit.patterns._react_round import observation
@@ -110,6 +111,8 @@ class ToolRecord:
             outcome = await self._record.perform(effect, do)
         except _NothingDoneError:
             return
+        if outcome.is_replayed:
+            note_replay(call.id)
         result, text = outcome.value
         work.results[index] = replace(result, call_id=call.id)
         if text is not None:
