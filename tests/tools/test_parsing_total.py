@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_the_short_way_gives_what_the_long_way_gives(entries: list[Any]) -> None
         whole = collect_calls(raw)
         assert not whole.problems
         for one, other in zip(short, whole.calls, strict=True):
-            assert (one.name, one.arguments) == (other.name, other.arguments)
+            assert one == replace(other, id=one.id)
             assert type(one.arguments) is type(other.arguments)
         given = [entry.id for entry in raw]
         for call, call_id in zip(short, given, strict=True):

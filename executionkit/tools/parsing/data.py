@@ -55,7 +55,10 @@ def read_value(value: object, *, made_by: str = _PROGRAM) -> Reading | None:
         made_by: `"program"` for data that a caller hands in; anything else for JSON in
             a text, where an object must look more like a call to be taken for one.
     """
-    if isinstance(value, Mapping):
+    # Plain types first: asking the abstract ones takes long.
+    if isinstance(value, list):
+        return _read_list(value, lenient=made_by == _PROGRAM)
+    if type(value) is dict or isinstance(value, Mapping):
         return _read_mapping(value, lenient=made_by == _PROGRAM)
     if _is_list(value):
         return _read_list(value, lenient=made_by == _PROGRAM)
@@ -187,7 +190,7 @@ def _from_stream(items: Sequence[Any]) -> Reading:
 def _is_conversation(items: Sequence[Any]) -> bool:
     """Whether a list holds what others than the model said, answers of tools too."""
     for item in items:
-        if isinstance(item, Mapping):
+        if type(item) is dict or isinstance(item, Mapping):
             role, kind = item.get("role"), item.get("type")
             if isinstance(role, str) and role in _NOT_THE_MODEL:
                 return True
@@ -214,7 +217,7 @@ def _read_list(items: Sequence[Any], *, lenient: bool = False) -> Reading | None
     for item in items:
         if isinstance(item, ToolCall):
             entries.append(item)
-        elif not isinstance(item, Mapping):
+        elif type(item) is not dict and not isinstance(item, Mapping):
             unknown.append(len(entries))
             entries.append(RawCall(problem=NOT_AN_OBJECT))
         elif not _WHOLE.isdisjoint(item):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from executionkit._constants import MAX_JSON_DEPTH
-from executionkit._frozen import FrozenDict, FrozenList, sealed
+from executionkit._frozen import FrozenDict, FrozenList, freeze_mapping, sealed
 from executionkit._wire.common import RawCall, collect_calls
 from executionkit.calls import CallProblem, ToolCall
 from executionkit.engine._json.strict import scan
@@ -27,6 +28,7 @@ __all__ = (
 
 _ATOMS: Final = frozenset({bool, str, type(None)})
 _HUGE: Final = 10**4300  # as in `is_plain`
+_BIG: Final = 2**63  # quick to compare with
 _ID_BYTES: Final = 12
 _ID_CHARS: Final = 2 * _ID_BYTES
 
@@ -141,7 +143,9 @@ def _frozen(value: Any, depth: int) -> Any:
     if kind is dict and depth:
         return FrozenDict(
             {
-                key: item if type(item) in _ATOMS else _frozen(item, depth - 1)
+                key: item
+                if type(item) in _ATOMS or (type(item) is int and -_BIG < item < _BIG)
+                else _frozen(item, depth - 1)
                 for key, item in value.items()
             }
         )
@@ -171,6 +175,29 @@ def _arguments(given: object) -> FrozenDict | None:
     return _frozen(given, MAX_JSON_DEPTH)  # type: ignore[no-any-return]
 
 
+class _Draft:
+    """A `ToolCall` in the making: the same slots, and open.
+
+    What is put in is checked already, so it need not pass through the constructor.
+    """
+
+    __slots__ = tuple(item.name for item in fields(ToolCall))
+
+
+_NO_ARGUMENTS: Final = freeze_mapping()
+
+
+def _call(call_id: str, name: str, arguments: FrozenDict | None) -> ToolCall:
+    draft: Any = _Draft()
+    draft.id = call_id
+    draft.name = name
+    draft.arguments = MappingProxyType(arguments) if arguments else _NO_ARGUMENTS
+    draft.namespace = "default"
+    draft.idempotency_key = None
+    draft.__class__ = ToolCall
+    return draft  # type: ignore[no-any-return]
+
+
 def settle_plain(entries: Sequence[Found]) -> tuple[ToolCall, ...] | None:
     """The calls, when nothing at all is odd about any of them; else None.
 
@@ -194,7 +221,7 @@ def settle_plain(entries: Sequence[Found]) -> tuple[ToolCall, ...] | None:
             elif type(call_id) is not str or not call_id or call_id in used:
                 return None
             used.add(call_id)
-            calls.append(ToolCall(call_id, name, _arguments(given)))
+            calls.append(_call(call_id, name, _arguments(given)))
     except (_OddError, TypeError, ValueError, StopIteration, RecursionError):
         return None
     return tuple(calls)

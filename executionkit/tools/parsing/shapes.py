@@ -184,7 +184,7 @@ def read_entry(entry: Mapping[str, Any], *, lenient: bool = False) -> RawCall | 
 
 def read_declared(entry: object) -> RawCall:
     """The call that an entry of a list of calls must be."""
-    if not isinstance(entry, Mapping):
+    if type(entry) is not dict and not isinstance(entry, Mapping):
         return RawCall(problem=NOT_AN_OBJECT)
     function = entry.get("function")
     if (

@@ -36,7 +36,7 @@ def _is_chat_chunk(event: Mapping[str, Any]) -> bool:
 
 
 def _kind(event: object) -> str:
-    if not isinstance(event, Mapping):
+    if type(event) is not dict and not isinstance(event, Mapping):
         return ""
     kind = event.get("type")
     if isinstance(kind, str):
@@ -50,7 +50,7 @@ def _kind(event: object) -> str:
 def _is_delta(piece: object) -> bool:
     """Whether it is an entry of `delta.tool_calls`."""
     return (
-        isinstance(piece, Mapping)
+        (type(piece) is dict or isinstance(piece, Mapping))
         and isinstance(piece.get("index"), int)
         and isinstance(piece.get("function"), Mapping)
     )

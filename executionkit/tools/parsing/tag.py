@@ -22,7 +22,7 @@ from executionkit.engine._json.strict import (
 )
 from executionkit.tools.parsing.page import Mark, Page
 
-__all__ = ("TAG", "TAG_ANY_CASE")
+__all__ = ("TAG", "TAG_ANY_CASE", "read_tags")
 
 _OPENING: Final = r"<tool\s++(?=[\w.:-]++\s*+=\s*+[^\s<])"
 _OPEN: Final = re.compile(_OPENING)
@@ -236,9 +236,12 @@ class _Tag:
         self.args = value
 
 
-def _read_tag(page: Page, found: re.Match[str]) -> int:
-    # Tags as they are usually written, one behind the other, take the short way.
-    text, start = page.text, found.start()
+def _read_usual(text: str, start: int, entries: list[Any]) -> int:
+    """Read tags as they are usually written, one behind the other: the short way.
+
+    Returns:
+        Where the last of them ends; `start` when there is none.
+    """
     while usual := _USUAL.match(text, start):
         begin = usual.end()
         try:
@@ -248,9 +251,22 @@ def _read_tag(page: Page, found: re.Match[str]) -> int:
         closed = text.startswith("/>", end + 1) and text[end] == usual[3]
         if not closed or text.find("&", begin, end) >= 0:
             break
-        page.entries.append(RawCall(None, usual[2], value))
+        entries.append(RawCall(None, usual[2], value))
         start = end + 3
-    return start if start > found.start() else _Tag(page, found).read()
+    return start
+
+
+def read_tags(text: str) -> list[Any] | None:
+    """The calls of a text that is such tags and nothing else; None = it is not."""
+    entries: list[Any] = []
+    end = _read_usual(text, 0, entries)
+    return entries if entries and not text[end:].strip() else None
+
+
+def _read_tag(page: Page, found: re.Match[str]) -> int:
+    start = found.start()
+    end = _read_usual(page.text, start, page.entries)
+    return end if end > start else _Tag(page, found).read()
 
 
 def _find_any_case(text: str, start: int) -> re.Match[str] | None:

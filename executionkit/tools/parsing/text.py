@@ -15,7 +15,7 @@ from executionkit.tools.parsing.page import (
 )
 from executionkit.tools.parsing.prose import may_hold_json_calls, read_page
 from executionkit.tools.parsing.pythonic import read_bare
-from executionkit.tools.parsing.tag import TAG, TAG_ANY_CASE
+from executionkit.tools.parsing.tag import TAG, TAG_ANY_CASE, read_tags
 
 __all__ = (
     "FORM_NAMES",
@@ -93,7 +93,8 @@ def read_text(text: str, read_json: ReadJson) -> list[Any]:
     whole = load_whole(text)
     if whole is not None:
         return read_json(whole)
-    return read_forms(text, read_json, None).entries
+    tags = read_tags(text)
+    return read_forms(text, read_json, None).entries if tags is None else tags
 
 
 def read_pythonic(text: str, tools: Container[str] | None) -> list[Any]:
