@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import executionkit._journal.lock as lock_module
+from executionkit import MockProvider, map_reduce_sync, react_loop_sync
 from executionkit._clock import use_clock
+from executionkit._journal.lock import RunLock
 from executionkit.errors import (
     InDoubtError,
     JournalError,
     JournalLockedError,
     JournalMismatchError,
     JournalValueError,
+    PatternError,
     RateLimitError,
+    RecordedError,
 )
 from executionkit.journal import (
     NOT_DONE,
@@ -178,6 +183,7 @@ class TestTheFile:
         await asyncio.gather(*[store.put("r", entry(f"{n}")) for n in range(9)])
         assert sum(text.startswith("BEGIN") for text in began) <= 2
         await store.close("r")
+        await store.close("r")
 
     async def test_a_file_that_is_none_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "runs.db").write_text("no database " * 100)
@@ -241,6 +247,61 @@ class TestTheFile:
             child.kill()
         async with Journal.open(path, run="r") as journal:
             assert await journal.effect("x", lambda: 3) == 1
+
+
+@pytest.mark.req("journal.sqlite")
+class TestTheLock:
+    def test_a_file_that_its_holder_removes_meanwhile_is_no_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "lock"
+        first, second = RunLock(path), RunLock(path)
+        assert first.take() is None
+        real = lock_module._try_lock
+
+        def late(file: int) -> bool:
+            first.release()  # between the opening and the locking of the second
+            return real(file)
+
+        monkeypatch.setattr(lock_module, "_try_lock", late)
+        assert second.take() is None
+        assert path.exists()
+        monkeypatch.undo()
+        assert RunLock(path).take() == "this process"
+        second.release()
+        second.release()
+        assert not path.exists()
+
+    async def test_the_error_says_when_it_is_this_very_process(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "runs.db"
+        async with Journal.open(path, run="r"):
+            with pytest.raises(JournalLockedError, match="this process"):
+                await Journal.open(path, run="r").effect("a", lambda: 1)
+
+    async def test_a_folder_that_is_gone_says_so(self, tmp_path: Path) -> None:
+        store = SQLiteJournalStore(tmp_path / "none" / "runs.db")
+        with pytest.raises(JournalError, match="cannot be locked"):
+            await store.open("r")
+        with pytest.raises(JournalError, match="failed"):
+            await store.runs()
+
+
+@pytest.mark.req("journal.once")
+def test_a_journal_serves_one_loop_after_the_other(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "runs.db", run="r")
+    first = react_loop_sync(MockProvider(["one"]), "x", journal=journal)
+    second = map_reduce_sync(
+        MockProvider(["two", "three"]),
+        ["a"],
+        map_prompt_template="{item}",
+        reduce_prompt_template="{mapped_outputs}",
+        journal=journal,
+    )
+    assert (first.value, second.value) == ("one", "three")
+    assert len(asyncio.run(journal.entries())) == 3
+    asyncio.run(journal.aclose())
 
 
 @pytest.mark.req("journal.once")
@@ -559,6 +620,20 @@ class TestFailures:
             assert caught.value.retry_after == 3.0
             assert caught.value.attempts == 4
             assert found.cost == TokenUsage(llm_calls=4)
+        assert ledger.done == ["a"]
+
+    async def test_a_failure_that_has_no_end_is_kept_in_words(
+        self, store: JournalStore, ledger: Ledger
+    ) -> None:
+        endless: list[Any] = []
+        endless.append(endless)
+        failure = PatternError("bad", metadata={"x": endless})
+        for kind in (PatternError, RecordedError):
+            async with Journal(store, "r") as journal:
+                with pytest.raises(kind, match="bad"):
+                    await journal.effect(
+                        "a", ledger.do("a", failure), keep_failures=True
+                    )
         assert ledger.done == ["a"]
 
     async def test_what_cannot_be_kept_was_done_all_the_same(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from executionkit._clock import get_clock
+from executionkit._error_base import text_of
 from executionkit._journal.codec import decode, encode
 from executionkit._journal.stores import JournalStore
 from executionkit._journal.values import (
@@ -25,6 +26,7 @@ from executionkit.errors import (
     JournalError,
     JournalMismatchError,
     JournalValueError,
+    RecordedError,
 )
 from executionkit.types import TokenUsage
 
@@ -249,7 +251,7 @@ class Core:
         ended = replace(
             entry,
             state=EffectState.FAILED if is_kept else EffectState.GIVEN_UP,
-            outcome=encode(exc),
+            outcome=_told(exc),
             cost=earlier + TokenUsage(llm_calls=attempts),
             ended_at=get_clock().wall(),
         )
@@ -279,6 +281,14 @@ class Core:
         error = self._broken_in(effect_id)
         if error is not None:
             raise error
+
+
+def _told(failure: Exception) -> str:
+    try:
+        return encode(failure)
+    except JournalValueError:  # nested without end, say: then its words must do
+        kind = type(failure).__qualname__
+        return encode(RecordedError(text_of(failure), kind))
 
 
 def _with_cost(made: Any, earlier: TokenUsage) -> Outcome:

@@ -36,7 +36,7 @@ class RunLock:
             if not _try_lock(file):
                 holder = os.read(file, 32).decode("ascii", "replace").strip()
                 os.close(file)
-                return f"process {holder}" if holder else "another process"
+                return _named(holder)
             if self._is_current(file):
                 break
             os.close(file)  # its holder removed it in this very moment
@@ -60,6 +60,12 @@ class RunLock:
         if sys.platform != "win32":  # an open file cannot be removed there
             self._path.unlink(missing_ok=True)
         os.close(file)
+
+
+def _named(holder: str) -> str:
+    if not holder:
+        return "another process"
+    return "this process" if holder == str(os.getpid()) else f"process {holder}"
 
 
 def _try_lock(file: int) -> bool:
