@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from executionkit.cli._batch_commands import BATCH
+from executionkit.cli._journal_commands import JOURNAL
 from executionkit.cli._options import (
     ALWAYS,
     BUDGET,
@@ -25,6 +26,7 @@ __all__ = ("COMMANDS", "GROUPS", "Command")
 GROUPS: Final = {
     "tools": "List tools, call one, or run the calls in what a model said.",
     "batch": "Many requests at once, at a lower price, within a day.",
+    "journal": "What runs have done, and what is in doubt.",
     "mcp": "Tools over the Model Context Protocol.",
 }
 
@@ -300,4 +302,4 @@ _OTHERS: Final = (
     ),
 )
 
-COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *BATCH, *_TOOLS, *_OTHERS)
+COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *BATCH, *_TOOLS, *JOURNAL, *_OTHERS)

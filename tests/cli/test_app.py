@@ -16,6 +16,7 @@ ALL = (
     *("consensus", "structured", "refine", "react", "map", "eval", "doctor", "demo"),
     *("batch run", "batch submit", "batch status", "batch wait", "batch results"),
     *("batch cancel", "tools list", "tools call", "tools run", "mcp serve"),
+    *("journal list", "journal resolve", "journal retry"),
 )
 BLOCKER = """
 import sys

@@ -1,0 +1,115 @@
+"""`journal`: what is on record, and what is to be done about what is in doubt."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executionkit.cli._console import Exit, UsageError
+
+if TYPE_CHECKING:
+    from executionkit.cli._job import Job
+    from executionkit.journal import Journal, JournalEntry, SQLiteJournalStore
+
+__all__ = ("run_list", "run_resolve", "run_retry")
+
+
+def run_list(job: Job) -> Coroutine[Any, Any, int]:
+    """See the table of commands."""
+    return _list(job, _store(job))
+
+
+def run_resolve(job: Job) -> Coroutine[Any, Any, int]:
+    """See the table of commands."""
+    if (job["value"] is None) == (job["error"] is None):
+        msg = "give `--value JSON`, or `--error TEXT` when it failed"
+        raise UsageError(msg)
+    outcome: Any
+    if job["error"] is not None:
+        outcome = RuntimeError(job["error"])
+    else:
+        try:
+            outcome = json.loads(job["value"])
+        except ValueError as exc:
+            msg = f"`--value` must be JSON (a text stands in quotes): {exc}"
+            raise UsageError(msg) from exc
+    return _change(job, lambda journal: journal.resolve(job["effect_id"], outcome))
+
+
+def run_retry(job: Job) -> Coroutine[Any, Any, int]:
+    """See the table of commands."""
+    return _change(job, lambda journal: journal.retry(job["effect_id"]))
+
+
+def _store(job: Job) -> SQLiteJournalStore:
+    from executionkit.journal import SQLiteJournalStore
+
+    if not Path(job["file"]).is_file():
+        msg = f"there is no file `{job['file']}`"
+        raise UsageError(msg)
+    return SQLiteJournalStore(job["file"])
+
+
+async def _list(job: Job, store: SQLiteJournalStore) -> int:
+    try:
+        runs = await store.runs() if job["run"] is None else (job["run"],)
+        for run in runs:
+            entries = await store.entries(run)
+            if job["run"] is None:
+                _show_run(job, run, entries)
+                continue
+            if not entries:
+                msg = f"there is nothing on record of the run {run!r}"
+                raise UsageError(msg)
+            for entry in entries:
+                _show_entry(job, entry)
+    finally:
+        await store.close("")  # no run was taken: others may be at work
+    return Exit.OK
+
+
+def _show_run(job: Job, run: str, entries: tuple[JournalEntry, ...]) -> None:
+    states = Counter(entry.state.value for entry in entries)
+    if job["json"]:
+        job.console.json({"run": run, "states": dict(states)})
+        return
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    job.console.result(f"{run}: {told}")
+
+
+def _show_entry(job: Job, entry: JournalEntry) -> None:
+    if job["json"]:
+        names = ("id", "kind", "state", "asked", "attempts", "started_at", "ended_at")
+        facts = {name: getattr(entry, name) for name in names}
+        job.console.json({**facts, "cost": entry.cost})
+        return
+    job.console.result(f"{entry.id}  {entry.state.value}  {entry.kind} {entry.asked}")
+
+
+def _change(
+    job: Job, change: Callable[[Journal], Awaitable[None]]
+) -> Coroutine[Any, Any, int]:
+    if not job["run"]:
+        msg = "name the run: `--run RUN`; `journal list FILE` shows them"
+        raise UsageError(msg)
+    return _changed(job, _store(job), change)
+
+
+async def _changed(
+    job: Job,
+    store: SQLiteJournalStore,
+    change: Callable[[Journal], Awaitable[None]],
+) -> int:
+    from executionkit.journal import Journal
+
+    async with Journal(store, job["run"]) as journal:
+        await change(journal)
+        known = {entry.id: entry.state.value for entry in await journal.entries()}
+    if job["json"]:
+        effect_id = job["effect_id"]
+        state = known.get(effect_id, "forgotten")
+        job.console.json({"id": effect_id, "state": state})
+    return Exit.OK
