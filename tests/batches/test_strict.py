@@ -250,6 +250,7 @@ async def test_a_batch_that_ended_without_results_url_says_so(
         await map_batch(make("anthropic"), "m", ["a"])
     assert caught.value.metadata["batch_id"] == "msgbatch_1"
     assert services.log.count("GET /v1/messages/batches/msgbatch_1") == 1
+    assert services.clock.sleeps == []  # the same object would say the same again
 
 
 @pytest.mark.req("batches.anthropic-client")
