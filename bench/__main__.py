@@ -1,7 +1,8 @@
 """`python -m bench [NAME ...]`: run all benchmarks, or the ones named.
 
-Prints a table, and writes `bench/results/latest.json` and the table in
-`bench/README.md`.
+Prints a table. A run of all, or one with `--write`, also writes its rows to
+`bench/results/latest.json` and to the table in `bench/README.md`; the rows of other
+benchmarks stay.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 BEGIN = "<!-- results -->"
 END = "<!-- /results -->"
+WRITE = "--write"
 
 
 def _names() -> list[str]:
     found = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
-    wanted = sys.argv[1:]
+    wanted = [name for name in sys.argv[1:] if name != WRITE]
     unknown = set(wanted) - set(found)
     if unknown:
         sys.exit(f"no benchmark {sorted(unknown)}; there are {found}")
@@ -69,6 +71,10 @@ def _line(row: dict[str, Any]) -> str:
 def _write(results: dict[str, list[dict[str, Any]]]) -> None:
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
+    file = folder / "latest.json"
+    if file.exists():
+        results = json.loads(file.read_text("utf-8"))["results"] | results
+    results = dict(sorted(results.items()))
     facts = {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -76,7 +82,7 @@ def _write(results: dict[str, list[dict[str, Any]]]) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "results": results,
     }
-    (folder / "latest.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+    file.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
     lines = ["| work | ours | limit | ratio | target | |", "|---|---|---|---|---|---|"]
     for rows in results.values():
         lines += [_line(row) for row in rows]
@@ -97,7 +103,7 @@ def main() -> None:
         results[name] = rows
         for row in rows:
             print("  " + _line(row).strip("| "), flush=True)
-    if not sys.argv[1:]:
+    if not sys.argv[1:] or WRITE in sys.argv:
         _write(results)
     missed = [
         row["name"]

