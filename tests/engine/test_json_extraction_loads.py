@@ -36,6 +36,12 @@ def refusal(data: Any, **options: Any) -> str:
 
 
 @pytest.mark.req("json.loads")
+@pytest.mark.parametrize("text", ["1 ", " 1", "\n[1]\r\n\t"])
+def test_white_space_around_a_value_is_none_of_it(text: str) -> None:
+    assert loads_json(text) == json.loads(text)
+
+
+@pytest.mark.req("json.loads")
 @given(values)
 def test_it_reads_what_json_reads(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=1, ensure_ascii=False)):
@@ -189,6 +195,7 @@ def test_looking_through_a_window_sees_the_same(
         ('[[NaN, "]"], {"a": [}]] x', 23, True),
         ("[[NaN] x", 7, False),
         ("[NaN, oops]", 6, False),
+        ("[NaN, oops]" + " " * 3000, 6, False),
         ("[NaN", 4, False),
         ('[NaN, "open', 11, False),
         ('[NaN, "open\n x', 6, False),

@@ -1152,6 +1152,19 @@ class TestParserFromCallable:
         assert parser_from_callable(plain) is None
         assert parser_from_callable(untyped) is None
 
+    def test_arguments_that_are_plain_already_are_passed_on(self) -> None:
+        from executionkit.types import freeze_mapping
+
+        def run(count: int, text: str | None = None) -> None: ...
+
+        parse = parser_from_callable(run)
+        assert parse is not None
+        given = {"count": 1}
+        assert parse(given) is given
+        made = parse(freeze_mapping(given))
+        assert made == given
+        assert type(made) is dict
+
     def test_frozen_arguments_become_free_ones(self) -> None:
         from executionkit.types import freeze_mapping
 

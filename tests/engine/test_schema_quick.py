@@ -109,6 +109,7 @@ def test_what_tools_are_called_with_most_often_is_known_at_once() -> None:
             "lang": {"anyOf": [{"type": "string"}, {"type": "null"}]},
             "mode": {"enum": ["a", "b"]},
             "any": {},
+            "all": True,
         },
         required=["query"],
         additionalProperties=False,
@@ -170,6 +171,7 @@ def test_no_arguments_are_fine_where_none_are_needed() -> None:
         {"type": "object", "properties": {"a": {"type": "string"}}, "$schema": "x"},
         {"type": "object", "properties": {"a": {}, "b": {"contains": {}}}},
         {"type": "object", "properties": {"a": {"anyOf": [{}, {"contains": {}}]}}},
+        {"type": "object", "properties": {"a": False}},
     ],
 )
 def test_a_schema_that_says_more_has_no_quick_check(schema: dict[str, Any]) -> None:
@@ -189,5 +191,12 @@ def test_unions_of_numbers_are_known() -> None:
     assert check is not None
     assert check({"a": 1.5})
     assert check({"a": 1})
+    assert check({"a": None})
+    assert not check({"a": "x"})
+
+
+@pytest.mark.req("schema.quick")
+def test_of_a_union_with_an_enumeration_only_the_types_are_known() -> None:
+    check = of({"a": {"anyOf": [{"enum": ["x"]}, {"type": "null"}]}})
     assert check({"a": None})
     assert not check({"a": "x"})

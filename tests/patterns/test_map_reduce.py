@@ -226,6 +226,7 @@ class TestBounds:
         assert most <= 6
 
     @pytest.mark.req("map-reduce.bounded-memory")
+    @pytest.mark.no_cover
     async def test_a_hundred_thousand_inputs_leave_nothing_but_their_answers(
         self,
     ) -> None:
