@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from executionkit.observability._spans import names_provider
+
 __all__ = (
     "TIME_BUCKETS",
     "TOKEN_BUCKETS",
@@ -50,10 +52,28 @@ def _api() -> Any:
         return None
 
 
+@lru_cache(maxsize=1)
+def _internal() -> Any:
+    """The module that holds the provider; None when it is somewhere else."""
+    try:
+        return importlib.import_module("opentelemetry.metrics._internal")
+    except Exception:  # noqa: BLE001 - another version of the package
+        return None
+
+
+def _is_unset() -> bool:
+    """Whether certainly nobody has set a provider up; see `nobody_records`."""
+    if getattr(_internal(), "_METER_PROVIDER", _METER) is not None:
+        return False
+    return not names_provider("OTEL_PYTHON_METER_PROVIDER")
+
+
 def _provider() -> Any:
     """The meter provider that an application has set up; None = there is none."""
     api = _api()
     if api is None:
+        return None
+    if _is_unset():
         return None
     try:
         provider = api.get_meter_provider()
