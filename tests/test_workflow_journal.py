@@ -396,6 +396,14 @@ class TestAttempts:
         assert (await run(store, steps)).cost == COST + COST
         assert world.done == ["a", "b"]
 
+    async def test_nor_is_it_when_the_step_may_fail(self) -> None:
+        world, store = World(), MemoryJournalStore()
+        steps = [world.step("a"), world.step("b", "a", may_fail=True)]
+        first = await run(store, steps, max_cost=TokenUsage(llm_calls=1))
+        assert list(first.failures) == ["b"]
+        assert (await run(store, steps)).failures == {}
+        assert world.done == ["a", "b"]
+
     async def test_a_timeout_is_a_failure_like_any_other(
         self, auto_clock: FakeClock
     ) -> None:
@@ -503,6 +511,15 @@ class TestApproval:
                 await answers.answer(record.id, record.request.approve())
         await run(store, steps, approval_gate=ApprovalGate.park_all(answers))
         assert world.done == ["a", "b"]
+
+    async def test_a_question_that_is_parked_inside_of_a_step_is_no_outcome(
+        self,
+    ) -> None:
+        world, store = World(), MemoryJournalStore()
+        steps = [world.step("a", value=[ApprovalPendingError("wait"), "done"])]
+        with pytest.raises(ApprovalPendingError):
+            await run(store, steps)
+        assert (await run(store, steps)).outputs["a"] == "done"
 
     async def test_a_gate_of_ones_own_will_do(self) -> None:
         class Gate:

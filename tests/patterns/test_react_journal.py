@@ -226,10 +226,14 @@ class TestReplay:
         )
         assert again.value == "done"
         film = Film()
-        offer = '{"tool_calls": [{"name": "note", "arguments": {"n": 1}}]}'
+        offer = '{"name": "note", "arguments": {"n": 1}}'
         first = await run(film, script(offer, "done"), shop.tools, tool_mode="json")
-        if first.metadata["tool_results"]:
-            await run(film, script(), shop.tools, tool_mode="json")
+        again = await run(film, script(), shop.tools, tool_mode="json")
+        assert again.value == first.value == "done"
+        for result in (first, again):
+            (one,) = result.metadata["tool_results"]
+            (answer,) = [m for m in result.metadata["messages"] if m["role"] == "tool"]
+            assert one.call_id == answer["tool_call_id"]
 
     async def test_summaries_are_on_record(self) -> None:
         shop, asked = Shop(), []
