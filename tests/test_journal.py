@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -247,6 +249,34 @@ class TestTheFile:
             child.kill()
         async with Journal.open(path, run="r") as journal:
             assert await journal.effect("x", lambda: 3) == 1
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+    async def test_a_child_that_outlives_its_parent_keeps_nobody_out(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "runs.db"
+        program = """
+            import asyncio, os, signal, sys, time
+            from executionkit.journal import Journal
+            async def main():
+                journal = Journal.open(sys.argv[1], run="r")
+                await journal.effect("x", lambda: 1)
+                pid = os.fork()
+                if pid:
+                    print(pid, flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(20)
+            asyncio.run(main())
+        """
+        with child_of(program, path) as child:
+            assert child.stdout is not None
+            orphan = int(child.stdout.readline())
+            child.wait(10)
+        try:
+            async with Journal.open(path, run="r") as journal:
+                assert await journal.effect("x", lambda: 3) == 1
+        finally:
+            os.kill(orphan, signal.SIGKILL)
 
 
 @pytest.mark.req("journal.sqlite")

@@ -249,7 +249,7 @@ class TestFailures:
             module, _, kind = name.rpartition(".")
             text = (
                 f'{{"$":"error","v":{{"module":"{module}","type":"{kind}",'
-                '"text":"t","args":["x"],"state":{}}}'
+                '"text":"t","args":["t"],"state":{}}}'
             )
             assert type(decode(text)) is RecordedError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ class RunLock:
         path: The lock file; made when it is not there, removed at the end.
     """
 
-    __slots__ = ("_file", "_path")
+    __slots__ = ("__weakref__", "_file", "_path")
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,6 +44,7 @@ class RunLock:
         os.truncate(file, 0)
         os.write(file, str(os.getpid()).encode("ascii"))
         self._file = file
+        _held.add(self)
         return None
 
     def _is_current(self, file: int) -> bool:
@@ -52,14 +54,35 @@ class RunLock:
             return False
         return os.path.samestat(there, os.fstat(file))
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: it is the parent's, and must end with it."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
     def release(self) -> None:
         """Let go of it."""
+        _held.discard(self)
         if self._file is None:
             return
         file, self._file = self._file, None
         if sys.platform != "win32":  # an open file cannot be removed there
             self._path.unlink(missing_ok=True)
         os.close(file)
+
+
+_held: Final[weakref.WeakSet[RunLock]] = weakref.WeakSet()
+"""The locks of this process: a child that it forks inherits them, and may outlive it."""
+
+
+def _leave_to_parent() -> None:
+    for lock in list(_held):
+        lock.leave_to_parent()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _named(holder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -209,6 +210,12 @@ class TestReplay:
             async with Journal(store, "r") as journal:
                 result = await Kit(provider).react("x", journal=journal)
             assert result.value == "one"
+
+    async def test_it_tells_which_provider_had_answered(self) -> None:
+        store = MemoryJournalStore()
+        for provider in (script(LLMResponse("x", answered_by="second")), script()):
+            result = await run(store, provider, [])
+            assert result.metadata["answered_by"] == {"second": 1}
 
     async def test_something_else_is_refused(self) -> None:
         wrong: Any = "runs.db"
@@ -610,6 +617,23 @@ class TestApproval:
         )
         assert again.metadata["messages"] == first.metadata["messages"]
         assert shop.done == []
+
+    @pytest.mark.parametrize("approved", [True, "yes"])
+    async def test_a_gate_of_ones_own_will_do(self, approved: Any) -> None:
+        class Gate:
+            asked = 0
+
+            async def request(self, _request: Any) -> Any:
+                self.asked += 1
+                return SimpleNamespace(approved=approved, reason="because")
+
+        shop, gate = Shop(), Gate()
+        given: Any = gate
+        film, first = await filmed(shop, calls(("pay", 5)), "done", approval_gate=given)
+        again = await run(film, script(), shop.tools, approval_gate=given)
+        assert again.metadata["messages"] == first.metadata["messages"]
+        assert first.metadata["tool_results"][0].is_success is (approved is True)
+        assert gate.asked == 1
 
     async def test_a_parked_question_is_answered_and_the_run_goes_on(self) -> None:
         shop, store, answers = Shop(), MemoryJournalStore(), MemoryApprovalStore()
