@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from executionkit.backends import MISS, LimitRule, open_backend
+from executionkit.backends._redis import wire as wire_module
 from executionkit.backends._redis.resp import Question
 from executionkit.backends.redis import RedisBackend
 from executionkit.calls import ToolCall
@@ -185,7 +186,14 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_counts_twice(
             backend.breakers(),
             backend.cache(),
         )
+        # The server knows all scripts: what is lost is the reply to real work.
         await limiter.acquire([RULE])
+        await breakers.report(await breakers.before("warm", ONCE), "success")
+        await cache.set("warm", 1, 10)
+        full = LimitRule("tool:full", 3, 60.0)
+        proxy.to_lose = 1
+        await limiter.acquire([full], cost=3, timeout=0)
+        assert await used(backend, full) == 3
         proxy.to_lose = 1
         permit = await limiter.acquire([RULE], cost=3)
         assert await used(backend) == 4
@@ -353,6 +361,25 @@ async def test_a_forked_child_makes_a_connection_of_its_own(redis_server: Any) -
 
 
 @pytest.mark.req("redis.clean")
+async def test_a_child_leaves_the_connection_of_its_parent_alone(
+    redis_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = RedisBackend(redis_server.url, timeout=5)
+    wire: Any = backend._wire
+    await backend.ping()
+    link, process = wire.link(), os.getpid()
+    for child in (1, 2):  # one that asks, and one that only closes
+        monkeypatch.setattr(os, "getpid", lambda child=child: process + child)
+        assert child == 2 or wire.link() is not link
+        await backend.close()
+        assert link._pipe is not None
+        wire._links, wire._process = {asyncio.get_running_loop(): link}, process
+    monkeypatch.undo()
+    await link.close()
+    wire_module._inherited.clear()
+
+
+@pytest.mark.req("redis.clean")
 async def test_loops_in_several_threads_use_one_store(redis_server: Any) -> None:
     backend = RedisBackend(redis_server.url, timeout=5)
     limiter = backend.limiter()
@@ -402,7 +429,8 @@ async def test_a_thousand_waiters_share_a_connection_and_keep_their_order(
 WORKER = """
     import asyncio, json, sys
     from executionkit.backends import LimitRule, open_backend
-    from executionkit.backends._redis.resp import Question
+    from executionkit.backends._redis import wire as wire_module
+from executionkit.backends._redis.resp import Question
     store, limit, period, seconds = open_backend(sys.argv[1]), *map(float, sys.argv[2:])
     rule = LimitRule("tool:shared", int(limit), period)
     async def main():
