@@ -58,9 +58,11 @@ class Server:
         self._executable = executable
         self.folder = Path(tempfile.mkdtemp(prefix="ek-redis-"))
         self.socket = self.folder / "s"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port: int = 0
+        while not 0 < self.port < 55_000:  # a cluster takes that port + 10,000, too
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
         self.arguments: list[str] = []
 

@@ -725,6 +725,50 @@ async def test_a_client_of_the_package_can_be_given(
     await client.aclose()
 
 
+@pytest.mark.req("redis.cluster")
+@pytest.mark.parametrize("through", ["address", "client"])
+async def test_in_a_cluster_all_keys_of_a_question_are_in_one_slot(
+    own_server: Any, through: str
+) -> None:
+    own_server.kill()
+    own_server.start("--cluster-enabled", "yes", "--cluster-config-file", "nodes")
+    own_server.command("CLUSTER", "ADDSLOTS", *range(16384))
+    async with asyncio.timeout(20):
+        while b"cluster_state:ok" not in own_server.command("CLUSTER", "INFO"):
+            await asyncio.sleep(0.02)
+    client: Any = None
+    if through == "client":
+        cluster = pytest.importorskip("redis.asyncio.cluster")
+        client = cluster.RedisCluster(host="127.0.0.1", port=own_server.port)
+        backend = RedisBackend(client=client, timeout=10)
+    else:
+        backend = RedisBackend(f"redis://127.0.0.1:{own_server.port}", timeout=10)
+    async with asyncio.timeout(20):
+        limiter, breakers, cache = (
+            backend.limiter(),
+            backend.breakers(),
+            backend.cache(),
+        )
+        permit = await limiter.acquire([RULE, LimitRule("global", 9, 1.0)], cost=2)
+        await limiter.refund(permit)
+        assert await used(backend) == 0
+        await breakers.report(await breakers.before("a", ONCE), "failure")
+        assert await breakers.states() == {"a": "open"}
+        await breakers.reset()
+        for tool in ("a", "b"):
+            await cache.set(f'"{tool}"\n1\n\n{{}}', tool, 60)
+        assert await cache.invalidate("a") == 1
+        await cache.clear()
+        await limiter.reset()
+        assert {
+            key for key in own_server.command("KEYS", "*") if b"a:" not in key
+        } == set()
+        await backend.ping()
+        await backend.close()
+        if client is not None:
+            await client.aclose()
+
+
 async def test_a_port_works_as_a_socket_does(redis_server: Any) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/3?prefix=app&timeout=5"
     backend = open_backend(url)

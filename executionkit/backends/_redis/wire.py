@@ -157,8 +157,9 @@ class ClientWire:
             future.set_result(reply)
 
     async def _send(self, question: Question) -> Reply:
+        name, *rest = question.arguments
         try:
-            return await self._client.execute_command(*question.arguments)
+            return await self._client.execute_command(name.decode(), *rest)
         except Exception as exc:
             names = {kind.__name__ for kind in type(exc).__mro__}
             if question.fallback is not None and "NoScriptError" in names:
