@@ -612,6 +612,48 @@ async def test_tool_calls_while_the_server_is_down(
         await processor.close()
 
 
+@pytest.mark.req("redis.cache", "redis.once")
+async def test_two_processes_share_results_and_run_an_idempotent_call_once(
+    redis_server: Any,
+) -> None:
+    runs: list[str] = []
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def pay(amount: int) -> dict[str, Any]:
+        runs.append("pay")
+        begun.set()
+        await ended.wait()
+        return {"paid": amount, "at": (1, 2)}
+
+    async def look(item: str) -> str:
+        runs.append("look")
+        return f"saw {item}"
+
+    async with opened(redis_server.url) as one, opened(redis_server.url) as two:
+        first, second = (
+            ToolProcessor(create_registry(pay, look), enable_caching=True, state=state)
+            for state in (one, two)
+        )
+        call = ToolCall(None, "pay", {"amount": 3}, idempotency_key="order-7")
+        task = asyncio.create_task(first.execute([call]))
+        await begun.wait()
+        other = asyncio.create_task(second.execute([call]))
+        for _ in range(5):
+            await two.ping()
+        ended.set()
+        results = [*await task, *await other, *await second.execute([call])]
+        assert [item.error for item in results] == [None] * 3
+        assert {repr(item.result) for item in results} == {repr(results[0].result)}
+        assert [item.cached for item in results] == [False, True, True]
+        for processor in (first, second):
+            todo = [ToolCall(None, "look", {"item": "x"})]
+            (result,) = await processor.execute(todo)
+            assert result.result == "saw x"
+        assert runs == ["pay", "look"]
+        await first.close()
+        await second.close()
+
+
 @pytest.mark.req("redis.limits", "T-24")
 async def test_cancelled_callers_leave_no_start_behind(redis_server: Any) -> None:
     async with opened(redis_server.url) as backend:
