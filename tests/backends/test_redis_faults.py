@@ -7,6 +7,7 @@ import bisect
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -134,16 +135,19 @@ async def test_connections_that_were_closed_are_made_anew(redis_server: Any) -> 
 class LossyProxy:
     """Between a client and a server; it can lose replies, after the server's work."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
         self._target = target
+        self._tls = tls
         self.to_lose = 0
         self.requests = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", 0, ssl=self._tls
+        )
         host, port = self._server.sockets[0].getsockname()
-        return f"redis://{host}:{port}"
+        return f"{'rediss' if self._tls else 'redis'}://{host}:{port}"
 
     async def _serve(self, reader: Any, writer: Any) -> None:
         task = asyncio.current_task()
@@ -224,6 +228,24 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_counts_twice(
         with pytest.raises(StateStoreError, match="closed the connection"):
             await limiter.acquire([RULE])
         await limiter.acquire([RULE])
+    await proxy.close()
+
+
+@pytest.mark.req("redis.tls")
+async def test_tls_is_spoken_with_a_server_whose_certificate_is_trusted(
+    redis_server: Any,
+) -> None:
+    certificate = ROOT / "tests" / "http" / "localhost.pem"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    proxy = LossyProxy(str(redis_server.socket), context)
+    url = await proxy.start()
+    async with opened(f"{url}?ssl_ca_certs={certificate}") as backend:
+        await asyncio.gather(*(backend.limiter().acquire([RULE]) for _ in range(9)))
+        assert await used(backend) == 9
+    async with opened(url) as backend:
+        with pytest.raises(StateStoreError, match=r"cannot be reached \(SSLCert"):
+            await backend.ping()
     await proxy.close()
 
 
