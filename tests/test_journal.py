@@ -261,10 +261,10 @@ class TestTheFile:
             async def main():
                 journal = Journal.open(sys.argv[1], run="r")
                 await journal.effect("x", lambda: 1)
-                pid = os.fork()
-                if pid:
-                    print(pid, flush=True)
-                    os.kill(os.getpid(), signal.SIGKILL)
+                parent = os.getpid()
+                if not os.fork():
+                    print(os.getpid(), flush=True)
+                    os.kill(parent, signal.SIGKILL)
                 time.sleep(20)
             asyncio.run(main())
         """

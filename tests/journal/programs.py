@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -37,14 +38,8 @@ from executionkit import (
 if TYPE_CHECKING:
     from executionkit import JournalEntry
 
-LOADED_ONCE = (
-    "aiohttp",
-    "executionkit._journal.sqlite",
-    "executionkit._workflow.record",
-    "executionkit.patterns._tool_record",
-    "sqlite3",
-)
-"""What every run needs, loaded before the forks."""
+LOADED = Path(sys.argv[1] if len(sys.argv) > 1 else "modules")
+"""Where a run leaves the names of what it has loaded: loaded once, before later forks."""
 
 PARAMETERS = {
     "type": "object",
@@ -206,20 +201,31 @@ def child(order: dict[str, Any]) -> None:
     try:
         outcome = asyncio.run(run(order))
         Path(order["folder"], "outcome").write_text(json.dumps(outcome))
+        LOADED.write_text("\n".join(sorted(sys.modules)))
         code = 0
     finally:
         os._exit(code)
 
 
+def load() -> None:
+    """Load what the last run has loaded."""
+    if not LOADED.exists():
+        return
+    for name in LOADED.read_text().split("\n"):
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    LOADED.unlink()
+
+
 def main() -> None:
-    for name in LOADED_ONCE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
             child(json.loads(line))
         _, status = os.waitpid(pid, 0)
+        load()
+        gc.freeze()  # what is never written to is never copied
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 

@@ -10,9 +10,10 @@ import contextlib
 import json
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,7 @@ class Lab:
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, server: ScriptedServer, folder: Path
+        self, process: subprocess.Popen[bytes], server: ScriptedServer, folder: Path
     ) -> None:
         self._process = process
         self.server = server
@@ -100,15 +101,19 @@ class Lab:
             "resolve": resolve or {},
             "retry": retry,
         }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps(order)}\n".encode())
-        code = int(await self._process.stdout.readline())
+        code = await asyncio.to_thread(self._told, json.dumps(order))
         if code == KILLED:
             return None
         assert code == 0, f"the program failed: {code}"
         outcome: dict[str, Any] = json.loads((self.folder / "outcome").read_text())
         return outcome
+
+    def _told(self, order: str) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{order}\n".encode())
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
 
     def entries(self) -> dict[str, str]:
         """The states of all that is on record."""
@@ -145,21 +150,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@asynccontextmanager
-async def lab_in(folder: Path) -> AsyncIterator[Lab]:
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One for all: what it has loaded need not be loaded again."""
+    modules = tmp_path_factory.mktemp("programs") / "modules"
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAMS), str(modules)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+async def lab(process: Any, folder: Path) -> AsyncIterator[Lab]:
     async with ScriptedServer(answer) as server:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(PROGRAMS),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            yield Lab(process, server, folder)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            await process.wait()
+        yield Lab(process, server, folder)
 
 
 async def finish(lab: Lab, program: str) -> Any:
@@ -200,9 +207,9 @@ NAMES = ("react", "processor", "workflow", "plan", "mapped")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL and no fork")
 @pytest.mark.parametrize("program", NAMES)
 async def test_killed_at_every_write_nothing_is_paid_or_done_twice(
-    program: str, folder: Path
+    program: str, lab: Lab
 ) -> None:
-    async with asyncio.timeout(SECONDS), lab_in(folder) as lab:
+    async with asyncio.timeout(SECONDS):
         lab.fresh()
         whole = await lab.run(program)
         assert whole is not None
@@ -250,10 +257,10 @@ async def killed_at(
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL and no fork")
 @pytest.mark.parametrize("program", ["react", "workflow"])
 async def test_killed_in_every_run_it_is_done_in_the_end(
-    program: str, folder: Path
+    program: str, lab: Lab
 ) -> None:
     """Each run comes a little further: nothing that was reached is lost."""
-    async with asyncio.timeout(SECONDS), lab_in(folder) as lab:
+    async with asyncio.timeout(SECONDS):
         lab.fresh()
         whole = await lab.run(program)
         assert whole is not None
