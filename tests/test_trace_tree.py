@@ -462,3 +462,44 @@ async def test_what_a_journal_answers_is_marked() -> None:
     assert value("executionkit_llm_calls_total", who) == 1
     tool = {"tool": "double", "outcome": "ok"}
     assert value("executionkit_tool_calls_total", tool) is None
+
+
+@pytest.mark.req("trace.once")
+async def test_a_call_that_loop_and_processor_tell_of_is_told_once(
+    auto_clock: FakeClock,
+) -> None:
+    """With one sink for both; attempts and waits of the processor are inside."""
+    tries = iter(range(9))
+
+    async def flaky(n: int) -> int:
+        if next(tries) < 1:
+            raise ConnectionError("lost")
+        return n
+
+    events: list[TraceEvent] = []
+    processor = ToolProcessor(
+        create_registry(Tool("flaky", "", SCHEMA, flaky)),
+        retry_config=RetryConfig(2, retryable=(ConnectionError,)),
+        enable_caching=True,
+        trace=events.append,
+    )
+    provider = ScriptedProvider([tool_call_reply(("flaky", {"n": 1})), "done"])
+    await react_loop(provider, "?", processor, trace=events.append)
+    check_tree(events)
+    told = {event.kind: event.payload for event in events}
+    kinds = [event.kind for event in events]
+    assert kinds.count("tool_call_start") == kinds.count("tool_call_end") == 1
+    assert kinds.count("attempt") == 2
+    end = told["tool_call_end"]
+    assert (end["attempts"], end["cacheable"], end["tool_name"]) == (2, True, "flaky")
+    assert told["wait"]["parent_id"] == told["attempt"]["parent_id"] == end["span_id"]
+    # Two sinks: each has all of it.
+    inner = MemoryTraceSink()
+    processor = ToolProcessor(
+        create_registry(Tool("flaky", "", SCHEMA, flaky)), trace=inner
+    )
+    outer = MemoryTraceSink()
+    provider = ScriptedProvider([tool_call_reply(("flaky", {"n": 1})), "done"])
+    await react_loop(provider, "?", processor, trace=outer)
+    assert "tool_call_end" in inner.kinds
+    assert "tool_call_end" in outer.kinds

@@ -67,8 +67,10 @@ class Scope:
         "_pending",
         "has_waited",
         "is_call",
+        "is_open_to_runner",
         "is_replayed",
         "labels",
+        "more",
         "parent_id",
         "root",
         "secrets",
@@ -100,6 +102,11 @@ class Scope:
         """Of a root: the id of a trace that begins here, once somebody needs it."""
         self.is_call: bool = False
         """Whether it is a model call: requests inside of it are its attempts."""
+        self.is_open_to_runner: bool = False
+        """Whether it is a call that is handed to a runner: where that tells the same
+        sink, it goes on with this span instead of one of its own."""
+        self.more: dict[str, Any] = {}
+        """Facts of the runner about the end."""
         self.is_replayed: bool = False
         """Whether its outcome came from a journal: nothing was done."""
         self.has_waited: bool = False

@@ -45,7 +45,7 @@ class DeskTrace:
 
     async def ended(self, result: ToolResult | None) -> None:
         """It was answered; with what, is in `result`."""
-        facts = self._ending()
+        facts = {**self._ending(), **self._scope.more}
         if result is not None:
             facts["attempts"] = result.attempts
             facts["cached"] = result.cached

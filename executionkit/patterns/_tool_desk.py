@@ -192,6 +192,7 @@ class ToolDesk:
         call = _call_at(work, index)
         scope = Scope(self._trace, self._secrets, {"tool_call_id": call.id})
         scope.waited("slot", waited)
+        scope.is_open_to_runner = True
         told = DeskTrace(scope, call)
         scope.enter()
         try:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from executionkit._redact import redact_value
 from executionkit.errors import ErrorCode
 from executionkit.observability import (
+    NO_SPAN,
     Scope,
     ToolSpan,
     count_cache,
     count_retry,
+    current_scope,
     error_name,
     nobody_watches,
     refused_span,
@@ -60,7 +62,7 @@ class Tracer:
     async def begin(self, request: ToolRequest) -> Traced:
         """The call enters the path."""
         traced = request.traced = Traced(self._sink, request)
-        if self._sink is not None:
+        if self._sink is not None and not traced.is_inner:
             facts = _facts(request.call, request.full_name, request.index)
             facts["arguments"] = self._shown(request.call)
             await traced.scope.tell("tool_call_start", facts)
@@ -92,16 +94,24 @@ class Traced:
         request: The call.
     """
 
-    __slots__ = ("_began", "_request", "_told", "scope")
+    __slots__ = ("_began", "_request", "_told", "is_inner", "scope")
 
     def __init__(self, sink: TraceCallback | None, request: ToolRequest) -> None:
         call = request.call
         self._request = request
         self._began: float | None = None
         self._told = told = ToolSpan(call, request.full_name)
-        labels = {"tool_call_id": call.id}
-        self.scope: Scope = Scope(sink, labels=labels, span=told.span)
         told.begin()
+        outer = _open_scope(sink, call)
+        self.is_inner: bool = outer is not None
+        """Whether `react_loop` tells the same sink of the call."""
+        if outer is not None:
+            self.scope: Scope = outer
+            outer.span = told.span
+            told.span.make_current()
+            return
+        labels = {"tool_call_id": call.id}
+        self.scope = Scope(sink, labels=labels, span=told.span)
         self.scope.span_id = told.span.span_id or self.scope.span_id
         self.scope.enter()
 
@@ -125,7 +135,11 @@ class Traced:
     ) -> None:
         """Tell the end once."""
         request = self._request
-        self.scope.leave()
+        if self.is_inner:
+            self.scope.span = NO_SPAN
+            self._told.span.restore()
+        else:
+            self.scope.leave()
         entered = now if request.began is None else request.began
         self._told.end(result, exc, now - entered)
         if request.is_cacheable:
@@ -135,15 +149,13 @@ class Traced:
         # The only attempt of a call that never waited is the call itself.
         if self._began is not None and (request.attempts > 1 or self.scope.has_waited):
             await self._tell_attempt(now, None if exc is None else error_name(exc))
-        facts = _facts(request.call, request.full_name, request.index)
+        more = _more(request)
+        if self.is_inner:
+            self.scope.more = more
+            return
+        facts = {**_facts(request.call, request.full_name, request.index), **more}
         facts["attempts"] = request.attempts
         facts["cached"] = request.cached
-        if request.is_cacheable:
-            facts["cacheable"] = True
-        if request.circuit is not None:
-            facts["circuit"] = request.circuit.state.value
-        if request.pid:
-            facts["process"] = request.pid
         if result is not None:
             facts["duration"] = result.duration
             facts.update(_outcome(result))
@@ -156,6 +168,29 @@ class Traced:
         began, self._began = self._began, None
         if began is not None:
             await self.scope.tell_attempt(self._request.attempts, now - began, error)
+
+
+def _open_scope(sink: TraceCallback | None, call: ToolCall) -> Scope | None:
+    """The span of the same call, where somebody else tells the same sink of it."""
+    outer = current_scope()
+    if sink is None or outer is None or not outer.is_open_to_runner:
+        return None
+    if outer.sink != sink or outer.labels.get("tool_call_id") != call.id:
+        return None
+    outer.is_open_to_runner = False
+    return outer
+
+
+def _more(request: ToolRequest) -> dict[str, Any]:
+    """What only the runner knows of a call."""
+    more: dict[str, Any] = {}
+    if request.is_cacheable:
+        more["cacheable"] = True
+    if request.circuit is not None:
+        more["circuit"] = request.circuit.state.value
+    if request.pid:
+        more["process"] = request.pid
+    return more
 
 
 def _facts(call: ToolCall, name: str, index: int) -> dict[str, Any]:
