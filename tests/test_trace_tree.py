@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from executionkit import (
     RateLimitError,
     RetryConfig,
     Step,
+    SubprocessStrategy,
     TokenBucket,
     Tool,
     ToolCall,
@@ -37,6 +39,7 @@ from executionkit.cost import CostTracker
 from executionkit.patterns.base import checked_complete, spending
 from executionkit.testing import FakeClock, ScriptedProvider, tool_call_reply
 from executionkit.tools.registry import create_registry
+from tests.tools import isolation_tools
 
 ASK = [{"role": "user", "content": "?"}]
 
@@ -167,6 +170,27 @@ class TestTree:
                 ScriptedProvider(lambda _: "1"), "?", num_samples=1, trace=sink
             )
         assert sink.events[0].payload["parent_id"] == "b7ad6b7169203331"
+
+    async def test_a_worker_process_knows_the_call_as_its_parent(self) -> None:
+        sink = MemoryTraceSink()
+        worker = SubprocessStrategy(max_workers=1)
+        processor = ToolProcessor(
+            create_registry(isolation_tools.traceparent_seen),
+            strategy=worker,
+            trace=sink,
+        )
+        try:
+            async with asyncio.timeout(20):
+                [result] = await processor.execute([ToolCall("1", "traceparent_seen")])
+        finally:
+            await processor.close()
+            await worker.shutdown()
+        [start], [end] = (
+            by_kind(sink, "tool_call_start"),
+            by_kind(sink, "tool_call_end"),
+        )
+        assert str(result.result).split("-")[2] == start["span_id"]
+        assert end["process"] == result.pid != os.getpid()
 
     async def test_a_failing_run_says_what_it_cost_and_why(self) -> None:
         sink = MemoryTraceSink()
