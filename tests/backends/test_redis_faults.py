@@ -451,8 +451,7 @@ async def test_a_thousand_waiters_share_a_connection_and_keep_their_order(
 WORKER = """
     import asyncio, json, sys
     from executionkit.backends import LimitRule, open_backend
-    from executionkit.backends._redis import wire as wire_module
-from executionkit.backends._redis.resp import Question
+    from executionkit.backends._redis.resp import Question
     store, limit, period, seconds = open_backend(sys.argv[1]), *map(float, sys.argv[2:])
     rule = LimitRule("tool:shared", int(limit), period)
     async def main():
@@ -466,7 +465,9 @@ from executionkit.backends._redis.resp import Question
                 score, now = await asyncio.gather(
                     store._wire.ask(Question((b"ZSCORE", limiter.key(rule), member))),
                     store._wire.ask(Question((b"TIME",))))
-                starts.append((int(float(score)), int(now[0]) * 1_000_000 + int(now[1])))
+                # Whoever is later than a period no longer finds its start there.
+                granted = None if score is None else int(float(score))
+                starts.append((granted, int(now[0]) * 1_000_000 + int(now[1])))
         await asyncio.gather(*(work() for _ in range(50)))
         await store.close()
         print(json.dumps(starts))
@@ -482,15 +483,17 @@ async def test_four_processes_with_fifty_tasks_never_exceed_one_limit(
     limit, period = 40, 0.25
     arguments = (redis_server.url, str(limit), str(period), "0.8")
     outputs = await asyncio.gather(*(script(WORKER, *arguments) for _ in range(4)))
-    starts = sorted(pair for output in outputs for pair in json.loads(output))
-    times = [granted for granted, _ in starts]
+    starts = [pair for output in outputs for pair in json.loads(output)]
+    known = [pair for pair in starts if pair[0] is not None]
+    times = sorted(granted for granted, _ in known)
+    assert len(known) > len(starts) / 2
     width = round(period * 1e6)
     most = max(
         bisect.bisect_left(times, moment + width) - index
         for index, moment in enumerate(times)
     )
     assert most <= limit
-    assert all(granted <= seen for granted, seen in starts), "nobody begins too soon"
+    assert all(granted <= seen for granted, seen in known), "nobody begins too soon"
     assert all(len(json.loads(output)) for output in outputs), "nobody starves"
     stats = redis_server.command("INFO", "commandstats").decode()
     asked = next(
@@ -790,9 +793,8 @@ async def test_a_client_of_the_package_can_be_given(
 
 
 @pytest.mark.req("redis.cluster")
-@pytest.mark.parametrize("through", ["address", "client"])
 async def test_in_a_cluster_all_keys_of_a_question_are_in_one_slot(
-    own_server: Any, through: str
+    own_server: Any,
 ) -> None:
     own_server.kill()
     own_server.start("--cluster-enabled", "yes", "--cluster-config-file", "nodes")
@@ -800,37 +802,33 @@ async def test_in_a_cluster_all_keys_of_a_question_are_in_one_slot(
     async with asyncio.timeout(20):
         while b"cluster_state:ok" not in own_server.command("CLUSTER", "INFO"):
             await asyncio.sleep(0.02)
-    client: Any = None
-    if through == "client":
-        cluster = pytest.importorskip("redis.asyncio.cluster")
-        client = cluster.RedisCluster(host="127.0.0.1", port=own_server.port)
-        backend = RedisBackend(client=client, timeout=10)
-    else:
-        backend = RedisBackend(f"redis://127.0.0.1:{own_server.port}", timeout=10)
+    async with opened(f"redis://127.0.0.1:{own_server.port}", timeout=10) as backend:
+        await _everything(backend, own_server)
+    cluster = pytest.importorskip("redis.asyncio.cluster")
+    client = cluster.RedisCluster(host="127.0.0.1", port=own_server.port)
     async with asyncio.timeout(20):
-        limiter, breakers, cache = (
-            backend.limiter(),
-            backend.breakers(),
-            backend.cache(),
-        )
-        permit = await limiter.acquire([RULE, LimitRule("global", 9, 1.0)], cost=2)
-        await limiter.refund(permit)
-        assert await used(backend) == 0
-        await breakers.report(await breakers.before("a", ONCE), "failure")
-        assert await breakers.states() == {"a": "open"}
-        await breakers.reset()
-        for tool in ("a", "b"):
-            await cache.set(f'"{tool}"\n1\n\n{{}}', tool, 60)
-        assert await cache.invalidate("a") == 1
-        await cache.clear()
-        await limiter.reset()
-        assert {
-            key for key in own_server.command("KEYS", "*") if b"a:" not in key
-        } == set()
-        await backend.ping()
+        backend = RedisBackend(client=client, timeout=10)
+        await _everything(backend, own_server)
         await backend.close()
-        if client is not None:
-            await client.aclose()
+        await client.aclose()
+
+
+async def _everything(backend: RedisBackend, server: Any) -> None:
+    limiter, breakers, cache = backend.limiter(), backend.breakers(), backend.cache()
+    permit = await limiter.acquire([RULE, LimitRule("global", 9, 1.0)], cost=2)
+    await limiter.refund(permit)
+    assert await used(backend) == 0
+    await breakers.report(await breakers.before("a", ONCE), "failure")
+    assert await breakers.states() == {"a": "open"}
+    await breakers.reset()
+    for tool in ("a", "b"):
+        await cache.set(f'"{tool}"\n1\n\n{{}}', tool, 60)
+    assert await cache.invalidate("a") == 1
+    await cache.clear()
+    await limiter.reset()
+    left = server.command("KEYS", "*")
+    assert [key for key in left if not key.endswith(b":a:state")] == []
+    await backend.ping()
 
 
 async def test_a_port_works_as_a_socket_does(redis_server: Any) -> None:
