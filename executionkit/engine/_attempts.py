@@ -296,14 +296,19 @@ class Turn:
 
     def __init__(self) -> None:
         self._has_passed = False
-        self._handle = asyncio.get_running_loop().call_soon(self._pass)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # stepped by hand: there are no turns
+            loop = None
+        self._handle = None if loop is None else loop.call_soon(self._pass)
 
     def _pass(self) -> None:
         self._has_passed = True
 
     def is_over(self) -> bool:
         """Asked once."""
-        self._handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         return self._has_passed
 
 
