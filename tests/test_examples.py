@@ -15,7 +15,13 @@ from executionkit import ProcessorConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60
-EXAMPLES = ("multi_tenant", "production_patterns", "slo_endpoint", "tool_agent")
+EXAMPLES = (
+    "durable_order",
+    "multi_tenant",
+    "production_patterns",
+    "slo_endpoint",
+    "tool_agent",
+)
 
 
 def output_of(name: str) -> str:
@@ -123,6 +129,28 @@ def test_an_agent_is_guarded_and_asks_first() -> None:
         'refunds {"17": 34.9}',
     )
     assert "sk-live" not in text
+
+
+@pytest.mark.req("examples.durable")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_an_order_survives_its_process_and_is_paid_once() -> None:
+    text = output_of("durable_order")
+    assert_in_order(
+        text,
+        "Process 1",
+        "reserves a lamp",
+        "pays, with the key",
+        "killed: SIGKILL",
+        "Process 2",
+        "stops: workflow:0/pay:1 is in doubt",
+        "Process 3",
+        "ships from shelf 4, receipt 9",
+        "done: {'item': 'a lamp', 'reserve': 'shelf 4', 'pay': 'receipt 9'",
+        "Process 4",
+        "done: ",
+    )
+    for word in ("reserves", "pays,", "ships"):
+        assert text.count(word) == 1
 
 
 @pytest.mark.req("config.documented")
