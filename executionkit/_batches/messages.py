@@ -137,7 +137,7 @@ class MessageBatches:
         )
 
     def _item(
-        self, entry: Mapping[str, Any], requests: Mapping[str, BatchRequest]
+        self, entry: Mapping[str, Any], asked: Mapping[str, BatchRequest]
     ) -> BatchItem:
         custom_id = word(entry.get("custom_id"))
         result = entry.get("result")
@@ -145,7 +145,7 @@ class MessageBatches:
             return malformed(custom_id, "its line has no `result` object")
         kind = word(result.get("type"))
         if kind == "succeeded":
-            request = requests.get(custom_id)
+            request = asked.get(custom_id)
             # The tool that stands for a JSON answer is known from the request alone.
             needs = request is not None and "response_format" in request.params
             answer = self._body(request)[1] if request and needs else None
