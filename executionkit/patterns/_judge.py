@@ -29,7 +29,7 @@ __all__ = ("default_judge", "parse_rating", "wrap_candidate")
 
 # What nobody sees cannot make a tag another one: zero-width and format characters.
 _UNSEEN = "\\s\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff"
-_NAME = f"[{_UNSEEN}]*".join("response_to_rate")
+_NAME = f"[{_UNSEEN}/]*".join("response_to_rate")
 _TAG = re.compile(rf"<[{_UNSEEN}/]*{_NAME}(?!\w)[^<>]{{0,200}}>", re.IGNORECASE)
 _OPENING = re.compile(rf"<(?=[{_UNSEEN}/]*{_NAME})", re.IGNORECASE)
 
