@@ -107,6 +107,7 @@ class TestReplay:
             "workflow:0/c:1",
         ]
 
+    @pytest.mark.req("WF-08")
     async def test_a_join_runs_once_after_all_that_it_needs(self) -> None:
         world, store = World(), MemoryJournalStore()
         gate = asyncio.Event()
@@ -297,7 +298,7 @@ class TestInDoubt:
 RETRY = RetryConfig(max_retries=3, base_delay=8, retryable=(ValueError, ProviderError))
 
 
-@pytest.mark.req("journal.workflow", "journal.attempts")
+@pytest.mark.req("journal.workflow", "journal.attempts", "WF-10")
 class TestAttempts:
     @pytest.mark.parametrize("failed", [1, 2, 3])
     async def test_a_run_that_broke_off_goes_on_with_the_attempts_that_are_left(
@@ -422,7 +423,7 @@ class TestAttempts:
         assert len(tries) == 2
 
 
-@pytest.mark.req("journal.workflow", "journal.cancel")
+@pytest.mark.req("journal.workflow", "journal.cancel", "WF-13", "WF-14")
 class TestCancellation:
     async def test_a_step_that_is_done_as_it_is_cancelled_is_not_run_again(
         self,

@@ -167,6 +167,7 @@ class OutputFile:
         self.done = Done()
         self._size: int | None = None
         self._seen = 0
+        self._aside = _Aside(self._path, keep=resume, with_errors=not retry_errors)
         try:
             if self._path.is_dir():
                 msg = f"`{name}` is a folder, not a file"
@@ -180,7 +181,11 @@ class OutputFile:
                     self._drop_errors()
                 self._size = self._read()
                 self._seen = self._path.stat().st_size
-            elif there and not overwrite and self._path.is_file():
+            elif (
+                not (resume or overwrite)
+                and (there or self._aside.is_there)
+                and self._path.is_file()
+            ):
                 msg = (
                     f"`{name}` is there already; give --resume to go on with it, or "
                     "--overwrite to replace it"
@@ -235,6 +240,8 @@ class OutputFile:
         try:
             _lock(self._file)
             self._cut()
+            if self._path.is_file():
+                self._aside.open(self.done)
         except BaseException:
             self._file.close()
             raise
@@ -249,6 +256,7 @@ class OutputFile:
             os.truncate(self._path, self._size or 0)
 
     def __exit__(self, *_exc: object) -> None:
+        self._aside.close()
         if self._file is not None:
             self._file.close()
 
@@ -257,6 +265,87 @@ class OutputFile:
         if self._file is not None:
             self._file.write(text + "\n")
             self._file.flush()
+
+    @property
+    def aside(self) -> dict[int, dict[str, Any]]:
+        """Lines that a killed run had put aside; take out what is written or useless."""
+        return self._aside.rows
+
+    def put_aside(self, text: str) -> None:
+        """Keep a line that waits for an earlier one, should the process be killed."""
+        self._aside.write(text)
+
+    def nothing_waits(self) -> None:
+        """All that was put aside is written."""
+        self._aside.clear()
+
+
+class _Aside:
+    """A file beside the output, with the lines that wait for an earlier one.
+
+    It is there only while a run is at work, and after one that was killed.
+    """
+
+    def __init__(self, output: Path, *, keep: bool, with_errors: bool) -> None:
+        self.rows: dict[int, dict[str, Any]] = {}
+        self._path = Path(f"{output}.map-waiting")
+        self._keep = keep
+        self._with_errors = with_errors
+        self._file: IO[str] | None = None
+        self._is_open = self._is_empty = False
+
+    @property
+    def is_there(self) -> bool:
+        return self._path.is_file() and self._path.stat().st_size > 0
+
+    def open(self, done: Done) -> None:
+        """Read what an earlier run has left and `done` has not."""
+        self._is_open = True
+        if not self._path.is_file():
+            return
+        if not self._keep:
+            self._path.unlink()
+            return
+        with self._path.open("rb") as file:
+            for line in file:
+                row = _row_of(line)
+                if row is None or done.key_of(row["index"]) is not None:
+                    continue
+                if self._with_errors or "error" not in row:
+                    self.rows[row["index"]] = row
+
+    def write(self, text: str) -> None:
+        if not self._is_open:  # the output is no file that could be gone on with
+            return
+        if self._file is None:
+            # On a line of its own, should the last run have ended within one.
+            self._file = self._path.open("a", encoding="utf-8", newline="\n")
+            if self.is_there:
+                self._file.write("\n")
+        self._file.write(text + "\n")
+        self._file.flush()
+        self._is_empty = False
+
+    def clear(self) -> None:
+        if self._file is not None and not self._is_empty:
+            self._file.truncate(0)
+            self._is_empty = True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._is_open and not self.rows and (self._file is None or self._is_empty):
+            self._path.unlink(missing_ok=True)
+
+
+def _row_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        row: Any = json.loads(line)
+        if row["index"] >= 0 and int(row["key"], 16) >> _KEY_BITS == 0:
+            return dict(row)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass  # the process ended in the middle of it
+    return None
 
 
 class LineError(Exception):

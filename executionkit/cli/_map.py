@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.cli._ask import asking, call_options, provider_of
@@ -49,6 +49,8 @@ class _Item:
     given: Any
     prompt: str = ""
     problem: str = ""
+    row: dict[str, Any] | None = None
+    """What a run that was killed had got for it already."""
 
     @property
     def head(self) -> dict[str, Any]:
@@ -144,24 +146,23 @@ class _Run:
     ) -> None:
         from executionkit.engine.parallel import map_bounded
 
-        counts = self._counts
-        waiting: dict[int, dict[str, Any]] = {}
+        counts, waiting = self._counts, _Waiting(self._output)
+        is_ordered = not self._job["unordered"]
 
         def keep(row: dict[str, Any]) -> None:
             write(as_json(row))
             counts.done += 1
             counts.failed += "error" in row
-            del waiting[row["index"]]
+            waiting.written(row["index"])
 
         async def one(item: _Item) -> dict[str, Any]:
-            row = waiting[item.index] = await self._ask(provider, item)
+            waiting.asked(item.index)
+            row = item.row or await self._ask(provider, item)
+            waiting.answered(row, may_wait=is_ordered and item.row is None)
             return row
 
         outcomes = map_bounded(
-            one,
-            self._items(progress),
-            self._job["concurrency"],
-            ordered=not self._job["unordered"],
+            one, self._items(progress), self._job["concurrency"], ordered=is_ordered
         )
         try:
             async with aclosing(outcomes):
@@ -176,9 +177,9 @@ class _Run:
         except OSError:
             raise  # nothing more can be written
         except BaseException:
-            _keep_all(waiting, keep)
+            waiting.keep_all(keep)
             raise
-        _keep_all(waiting, keep)
+        waiting.keep_all(keep)
 
     async def _items(self, progress: Progress) -> AsyncGenerator[_Item]:
         index = -1
@@ -191,7 +192,7 @@ class _Run:
                 item = _item(index, line, self._job["template"])
                 known = self._done.key_of(index)
                 if known is None:
-                    yield item
+                    yield self._with_what_is_known(item)
                     continue
                 if known != item.key:
                     msg = (
@@ -201,6 +202,16 @@ class _Run:
                     raise UsageError(msg)
                 self._counts.skipped += 1
                 progress.skip(self._counts.skipped)
+
+    def _with_what_is_known(self, item: _Item) -> _Item:
+        aside = {} if self._output is None else self._output.aside
+        row = aside.get(item.index)
+        if row is None:
+            return item
+        if row["key"] != item.key:
+            del aside[item.index]  # of another question
+            return item
+        return replace(item, row=row)
 
     async def _ask(self, provider: Any, item: _Item) -> dict[str, Any]:
         """The line of output for `item`.
@@ -288,6 +299,37 @@ class _Run:
         return found
 
 
+class _Waiting:
+    """The lines that were asked for and are not written yet."""
+
+    def __init__(self, output: OutputFile | None) -> None:
+        self._output = output
+        self._asked: dict[int, None] = {}
+        self._rows: dict[int, dict[str, Any]] = {}
+
+    def asked(self, index: int) -> None:
+        self._asked[index] = None
+
+    def answered(self, row: dict[str, Any], *, may_wait: bool) -> None:
+        """Put a row aside that has to wait for an earlier line: it has been paid."""
+        self._rows[row["index"]] = row
+        is_first = next(iter(self._asked)) == row["index"]
+        if may_wait and not is_first and self._output is not None:
+            self._output.put_aside(as_json(row))
+
+    def written(self, index: int) -> None:
+        del self._rows[index], self._asked[index]
+        if self._output is not None:
+            self._output.aside.pop(index, None)
+            if not self._rows and not self._output.aside:
+                self._output.nothing_waits()
+
+    def keep_all(self, keep: Callable[[dict[str, Any]], None]) -> None:
+        """Write the answers that wait for an earlier line."""
+        for index in sorted(self._rows):
+            keep(self._rows[index])
+
+
 class _Counted:
     """A provider for one line: its calls count in the run and for the line."""
 
@@ -305,14 +347,6 @@ class _Counted:
         response = await self._complete(messages, **options)
         self._own.record(response)
         return response
-
-
-def _keep_all(
-    waiting: dict[int, dict[str, Any]], keep: Callable[[dict[str, Any]], None]
-) -> None:
-    """Write the answers that wait for an earlier line: they have been paid."""
-    for index in sorted(waiting):
-        keep(waiting[index])
 
 
 def _is_hopeless(exc: ExecutionKitError) -> bool:

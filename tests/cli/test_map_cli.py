@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,105 @@ def test_an_interrupted_map_writes_the_answers_that_were_paid(
         assert found["cost"]["llm_calls"] == 4
         again = rows((folder / "out.jsonl").read_text())
         assert sorted(row["index"] for row in again) == list(range(6))
+
+
+@pytest.mark.req("cli.map-paid")
+@pytest.mark.parametrize("more", [(), ("--retry-errors",)])
+def test_a_map_that_is_killed_loses_no_answer_that_waited(
+    program: Any, write: Any, folder: Path, invoke: Any, more: tuple[str, ...]
+) -> None:
+    """`b` and `c` were answered, and waited for `a`."""
+    write("in.jsonl", list("abcdef"))
+    program.command = [sys.executable, "-c", INTERRUPTED]
+    assert program.run("SIGKILL", "-o", "out.jsonl").returncode == -signal.SIGKILL
+    out, aside = folder / "out.jsonl", folder / "out.jsonl.map-waiting"
+    assert out.read_text() == ""
+    assert [row["output"] for row in rows(aside.read_text())] == ["b", "c"]
+    with aside.open("a") as file:
+        file.write('{"index": 3, "output": "d", "ke')  # killed within a line
+
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    refused = invoke(*arguments)
+    assert (refused.exit_code, "is there already" in refused.stderr) == (2, True)
+    done = invoke(*arguments, "--resume", *more, "-c", "2")
+    assert done.exit_code == 0
+    assert "6 of 6 lines done, 4 calls" in done.stderr.replace(";", ",")
+    again = rows(out.read_text())
+    assert [(row["index"], row["output"]) for row in again] == [*enumerate("abcdef")]
+    assert not aside.exists()
+
+
+@pytest.mark.req("cli.map-paid")
+def test_what_was_put_aside_answers_its_own_question_alone(
+    program: Any, write: Any, folder: Path, invoke: Any
+) -> None:
+    write("in.jsonl", list("abcdef"))
+    program.command = [sys.executable, "-c", INTERRUPTED]
+    program.run("SIGKILL", "-o", "out.jsonl")
+    write("in.jsonl", list("axc"))
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    done = invoke(*arguments, "--resume")
+    assert "2 calls" in done.stderr
+    found = rows((folder / "out.jsonl").read_text())
+    assert [row["output"] for row in found] == ["a", "x", "c"]
+
+    write("in.jsonl", list("abcdef"))
+    program.run("SIGKILL", "-o", "out.jsonl", "--overwrite")
+    assert (folder / "out.jsonl.map-waiting").exists()
+    assert "6 calls" in invoke(*arguments, "--overwrite").stderr
+    assert [path.name for path in folder.iterdir() if "out" in path.name] == [
+        "out.jsonl"
+    ]
+
+
+@pytest.mark.req("cli.map-paid")
+def test_what_is_put_aside_is_there_only_while_it_waits(folder: Path) -> None:
+    def row(index: int) -> str:
+        return json.dumps({"index": index, "output": "x", "key": "1"})
+
+    def out(*, resume: bool) -> OutputFile:
+        return OutputFile(
+            "out.jsonl", resume=resume, overwrite=not resume, retry_errors=False
+        )
+
+    aside = folder / "out.jsonl.map-waiting"
+    with out(resume=False) as file:
+        file.put_aside(row(1))
+        file.write(row(0))
+        file.write(row(1))
+        file.put_aside(row(2))
+    assert [found["index"] for found in rows(aside.read_text())] == [1, 2]
+    with out(resume=True) as file:
+        assert list(file.aside) == [2]  # 1 is written
+        file.aside.clear()
+        file.put_aside(row(3))
+        file.nothing_waits()
+        assert aside.read_text() == ""
+        file.put_aside(row(4))
+        assert json.loads(aside.read_text())["index"] == 4
+    with out(resume=False) as file:  # made anew: nothing of before
+        assert (file.aside, aside.exists()) == ({}, False)
+
+
+@pytest.mark.req("cli.map-paid")
+def test_an_error_that_waited_is_asked_again_when_that_is_wanted(
+    write: Any, folder: Path, invoke: Any
+) -> None:
+    write("in.jsonl", ["a", "b"])
+    write("say.jsonl", ["fine", {"error": "permanent"}])
+    arguments = ("map", "in.jsonl", *MOCK, "-o", "out.jsonl")
+    invoke(*arguments, "-c", "1", "--replies", "say.jsonl")
+    lines = (folder / "out.jsonl").read_text().splitlines(keepends=True)
+    for more, calls in (
+        (("--resume",), "1 call,"),
+        (("--resume", "--retry-errors"), "2 c"),
+    ):
+        (folder / "out.jsonl").write_text("")
+        (folder / "out.jsonl.map-waiting").write_text(lines[1])
+        done = invoke(*arguments, *more)
+        assert calls in done.stderr
+        found = rows((folder / "out.jsonl").read_text())
+        assert ["error" in row for row in found] == [False, calls == "1 call,"]
 
 
 @pytest.mark.req("cli.json")

@@ -203,7 +203,7 @@ OUTCOMES = {
 NAMES = ("react", "processor", "workflow", "plan", "mapped")
 
 
-@pytest.mark.req("journal.killed")
+@pytest.mark.req("journal.killed", "WF-16")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL and no fork")
 @pytest.mark.parametrize("program", NAMES)
 async def test_killed_at_every_write_nothing_is_paid_or_done_twice(
@@ -253,7 +253,7 @@ async def killed_at(
     assert len(twice) <= len(asked) - answered
 
 
-@pytest.mark.req("journal.killed")
+@pytest.mark.req("journal.killed", "WF-16")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL and no fork")
 @pytest.mark.parametrize("program", ["react", "workflow"])
 async def test_killed_in_every_run_it_is_done_in_the_end(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
-from executionkit.errors import ToolProcessorError
+from executionkit.errors import ExecutionKitError, ToolProcessorError
 from executionkit.mcp import (
     MCPServer,
     Prompt,
@@ -18,7 +20,9 @@ from executionkit.mcp import (
     current_exchange,
     handle_message,
 )
+from executionkit.provider import Provider
 from executionkit.testing import ScriptedProvider
+from executionkit.testing.http import Reply, ScriptedServer, json_reply, reset_reply
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import create_registry
 from tests.mcp.server_help import LEGACY, MODERN, Client, call, modern, request
@@ -1144,6 +1148,57 @@ async def test_a_secret_in_the_error_of_a_tool_is_masked() -> None:
         answer = await client.ask(call(1, "leak"))
         assert secret not in str(answer)
         assert "REDACTED" in texts(answer)
+
+
+@pytest.mark.req("mcp.server.secrets", "OB-04")
+@pytest.mark.parametrize("fault", ["refused", "reset", "redirect", "unreachable"])
+async def test_a_planted_key_reaches_no_client(
+    caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """The key has no known shape; the server of the model says it, and sends it on."""
+    key = "planted value+17/of nobody"
+    spellings = {key, quote(key), quote_plus(key), quote(key, safe="")}
+    said = {"error": {"message": f"no such key: {key}"}}
+    elsewhere = {"Location": f"http://other.invalid/?api_key={quote(key, safe='')}"}
+    replies = {
+        "refused": json_reply(said, status=400),
+        "reset": reset_reply(),
+        "redirect": Reply(302, elsewhere, key.encode()),
+        "unreachable": reset_reply(),
+    }
+    caplog.set_level(logging.DEBUG)
+    async with ScriptedServer(replies[fault]) as model:
+        url = f"{model.url}/v1?api_key={quote_plus(key)}"
+        if fault == "unreachable":
+            await model.__aexit__(None, None, None)
+        async with Provider(url, "m", api_key=key) as provider:
+
+            async def ask() -> str:
+                """Ask the model."""
+                await provider.complete([{"role": "user", "content": "?"}])
+                return "never"
+
+            async def ask_in_vain() -> str:
+                """Ask the model, and say why it failed."""
+                try:
+                    return await ask()
+                except ExecutionKitError as exc:
+                    raise RuntimeError(f"the model failed: {exc!r}") from exc
+
+            server = make(ask, ask_in_vain)
+            async with Client(server) as client:
+                await client.initialize()
+                await client.ask(request(1, "logging/setLevel", {"level": "debug"}))
+                answers = [await client.ask(call(n, n)) for n in ("ask", "ask_in_vain")]
+                seen = [*client.seen, *answers]
+            for name in ("consensus", "react_loop"):
+                if fault not in {"refused", "redirect"}:
+                    break  # these are tried again, after pauses
+                asked = call(name, name, prompt="?")
+                answers.append(await handle_message(asked, lambda: provider))
+        everything = str([seen, answers]) + caplog.text
+    assert all(answer["result"]["isError"] for answer in answers)
+    assert not [found for found in spellings if found in everything]
 
 
 @pytest.mark.req("mcp.server.reasoning")
