@@ -105,6 +105,9 @@ class Journal:
         if not isinstance(name, str) or not name:
             msg = f"`run` must be a text that is not empty, got {run!r}"
             raise ValueError(msg)
+        if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+            msg = f"`run` must be a text without lone surrogates, got {name[:80]!a}"
+            raise ValueError(msg)
         self._core = Core(store, run)
         self._path = ""
 
@@ -272,7 +275,7 @@ class Journal:
             is_repeatable=True,
         )
         due: float = (await self.perform(timer, do)).value
-        left = due - clock.wall()
+        left = min(due - clock.wall(), seconds)  # also when the clock was set back
         if left > 0:
             await clock.sleep(left)
 
@@ -361,7 +364,11 @@ class Journal:
         await self._core.close()
 
     async def __aenter__(self) -> Self:
-        await self._core.ready()
+        try:
+            await self._core.ready()
+        except BaseException:  # cancelled, say: then nobody calls `__aexit__`
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(

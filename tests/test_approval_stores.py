@@ -6,10 +6,12 @@ import asyncio
 import json
 import multiprocessing
 import pickle
+import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -436,6 +438,31 @@ class TestTheStores:
         gate = ApprovalGate(lambda _request: True, store=SQLiteApprovalStore(bad))
         with pytest.raises(StateStoreError):
             await gate.request(pay())
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [("request", "{"), ("request", "[]"), ("state", "opn"), ("decision", "{}")],
+    )
+    async def test_a_record_that_cannot_be_read_is_a_typed_error(
+        self, tmp_path: Path, column: str, value: str
+    ) -> None:
+        path = tmp_path / "a.db"
+        record = await SQLiteApprovalStore(path).open(pay())
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"UPDATE executionkit_approvals SET {column} = ?", (value,))
+        with pytest.raises(StateStoreError, match="cannot be read"):
+            await SQLiteApprovalStore(path).get(record.id)
+
+    async def test_a_full_disk_is_named(self, tmp_path: Path) -> None:
+        class FullStore(SQLiteApprovalStore):
+            def _connect(self) -> sqlite3.Connection:
+                db = super()._connect()
+                db.execute("PRAGMA max_page_count = 1").fetchone()
+                return db
+
+        store = FullStore(tmp_path / "a.db")
+        with pytest.raises(StateStoreError, match="disk is full"):
+            await store.open(pay("x" * 100_000))
 
     async def test_a_file_takes_json_alone(self, tmp_path: Path) -> None:
         store = SQLiteApprovalStore(tmp_path / "a.db")

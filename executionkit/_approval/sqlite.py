@@ -188,10 +188,11 @@ class SQLiteApprovalStore:
                 db.execute("BEGIN IMMEDIATE")
                 try:
                     outcome = work(db)
+                    db.execute("COMMIT")
                 except BaseException:
-                    db.execute("ROLLBACK")
+                    if db.in_transaction:  # a full disk, say, has ended it
+                        db.execute("ROLLBACK")
                     raise
-                db.execute("COMMIT")
                 return outcome
         except sqlite3.Error as exc:
             msg = f"The approval store {self._path} failed: {exc}"
@@ -229,6 +230,14 @@ def _get(db: sqlite3.Connection, approval_id: str) -> ApprovalRecord | None:
 
 
 def _record(row: Any) -> ApprovalRecord:
+    try:
+        return _read(row)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        msg = f"The approval store holds something that cannot be read: {exc!r}"
+        raise StateStoreError(msg) from exc
+
+
+def _read(row: Any) -> ApprovalRecord:
     request, digest, state, decision, answered_by, created_at, answered_at = row
     return ApprovalRecord(
         request=ApprovalRequest.from_dict(json.loads(request)),

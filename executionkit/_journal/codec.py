@@ -83,7 +83,14 @@ def decode(text: str) -> Any:
     """
     try:
         return _unpack(json.loads(text))
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as exc:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        RecursionError,
+        AttributeError,
+        ArithmeticError,  # of a Decimal
+    ) as exc:
         msg = f"the journal holds something that cannot be read: {type(exc).__name__}"
         raise JournalValueError(msg) from exc
 

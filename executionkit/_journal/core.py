@@ -71,8 +71,11 @@ class Core:
         self._known = set(await self.store.open(self.run))
 
     async def close(self) -> None:
-        """Let the run go."""
+        """Let the run go; a cancellation waits until that is done."""
         self._is_closed = True
+        await _unbroken(self._close())
+
+    async def _close(self) -> None:
         if self._opening is not None and not self._opening.done():
             await asyncio.wait([self._opening])
         if self._known is not None:
@@ -166,7 +169,7 @@ class Core:
                 f"kept; `Journal.resolve({before.id!r}, value)` tells it"
             )
             raise JournalValueError(msg)
-        value = decode(before.outcome)
+        value = _read(before, before.outcome)
         if before.state is EffectState.FAILED:
             raise value
         if effect.unpack is not None:
@@ -289,6 +292,17 @@ def _told(failure: Exception) -> str:
     except JournalValueError:  # nested without end, say: then its words must do
         kind = type(failure).__qualname__
         return encode(RecordedError(text_of(failure), kind))
+
+
+def _read(entry: JournalEntry, outcome: str) -> Any:
+    try:
+        return decode(outcome)
+    except JournalValueError as exc:
+        msg = (
+            f"{entry.id} ({entry.asked}) was done, but {exc}; "
+            f"`Journal.retry({entry.id!r})` forgets it, and does it again"
+        )
+        raise JournalValueError(msg) from exc.__cause__
 
 
 def _with_cost(made: Any, earlier: TokenUsage) -> Outcome:

@@ -63,6 +63,13 @@ class RunLock:
     def release(self) -> None:
         """Let go of it."""
         _held.discard(self)
+        self._let_go()
+
+    def __del__(self) -> None:
+        # Its taker was cancelled meanwhile, say: then nobody else lets go of it.
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._file is None:
             return
         file, self._file = self._file, None

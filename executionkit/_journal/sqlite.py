@@ -198,7 +198,8 @@ class SQLiteJournalStore:
                         db.execute("ROLLBACK")
                     raise
                 return outcomes
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, ValueError, TypeError) as exc:
+            # The latter two for what a damaged file holds instead of its own.
             msg = f"The journal {self._path} failed: {exc}"
             raise JournalError(msg) from exc
 
