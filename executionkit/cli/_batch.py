@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from executionkit.cli._lines import (
     read_lines,
 )
 from executionkit.cli._options import ProviderKind
-from executionkit.errors import ExecutionKitError
+from executionkit.errors import ExecutionKitError, InDoubtError
 
 if TYPE_CHECKING:
     from executionkit.batches import BatchRequest, BatchResult, BatchState
     from executionkit.cli._job import Job
+    from executionkit.journal import Journal
 
 __all__ = (
     "run_cancel",
@@ -40,7 +42,8 @@ _HOW = (
 
 def run_run(job: Job) -> Coroutine[Any, Any, int]:
     """See the table of commands."""
-    return _run(job, _client(job), _output(job))
+    client, output = _client(job), _output(job)
+    return _run(job, client, output, _journal(job))
 
 
 def run_submit(job: Job) -> Coroutine[Any, Any, int]:
@@ -112,6 +115,18 @@ def _output(job: Job) -> OutputFile | None:
     return OutputFile(
         job["output"], resume=False, overwrite=job["overwrite"], retry_errors=False
     )
+
+
+def _journal(job: Job) -> Journal | None:
+    if job["journal"] is None:
+        return None
+    from executionkit.journal import Journal
+
+    try:
+        return Journal.open(job["journal"], run=job["run"])
+    except (TypeError, ValueError) as exc:
+        msg = f"the journal cannot be used: {exc}"
+        raise UsageError(msg) from exc
 
 
 def _waiting(job: Job) -> dict[str, Any]:
@@ -246,34 +261,72 @@ def _write_state(job: Job, state: BatchState) -> None:
     )
 
 
-async def _run(job: Job, client: Any, output: OutputFile | None) -> int:
+async def _run(
+    job: Job, client: Any, output: OutputFile | None, journal: Journal | None
+) -> int:
     from executionkit.batches import run_batch
 
     def submitted(state: BatchState) -> None:
-        where = job["input"] or "-"
-        _hand_back(job, state.id, f"batch run {where} --id {state.id}")
+        _will_go_on(job, state.id)
         job.console.note(f"submitted batch {state.id}")
 
     async with client:
         requests = await _requests(job)
         if job["batch_id"] is not None:
-            _hand_back(job, job["batch_id"])
+            _will_go_on(job, job["batch_id"])
+        elif journal is not None:
+            job.meter.done = lambda: "the same command goes on with the batch, if any"
         else:
             job.meter.done = lambda: (
                 "the batch may have been submitted; look at the service's list"
             )
         try:
-            result = await run_batch(
-                client,
-                requests,
-                batch_id=job["batch_id"],
-                on_submitted=submitted,
-                **_waiting(job),
-            )
+            async with journal or nullcontext():
+                result = await run_batch(
+                    client,
+                    requests,
+                    batch_id=job["batch_id"],
+                    on_submitted=submitted,
+                    cancel_on_exit=job["cancel_on_exit"],
+                    journal=journal,
+                    **_waiting(job),
+                )
         except ExecutionKitError as exc:
             _write_partial(job, exc, output)
+            _say_how(job, exc)
+            raise
+        except asyncio.CancelledError as exc:
+            if job["cancel_on_exit"] and hasattr(exc, "batch_id"):
+                told = exc.__notes__[-1]  # whether it was asked to end
+                job.meter.done = lambda: told
             raise
     return _write_results(job, result, output)
+
+
+def _will_go_on(job: Job, batch_id: str) -> None:
+    """What Ctrl-C says once there is a batch."""
+    if job["cancel_on_exit"]:
+        job.meter.done = lambda: (
+            f"batch {batch_id} was to end, and the service has not said yes; "
+            f"`executionkit batch cancel {batch_id}` ends it"
+        )
+    elif job["journal"] is not None:
+        job.meter.done = lambda: (
+            f"batch {batch_id} goes on; the same command goes on with it, "
+            f"`executionkit batch cancel {batch_id}` ends it"
+        )
+    else:
+        _hand_back(job, batch_id, f"batch run {job['input'] or '-'} --id {batch_id}")
+
+
+def _say_how(job: Job, exc: ExecutionKitError) -> None:
+    """How an operator says what came of a batch that may have been made."""
+    for effect_id in exc.effect_ids if isinstance(exc, InDoubtError) else ():
+        where = f"{job['journal']} {effect_id} --run {job['run']}"
+        job.console.note(
+            f"when there is a batch: executionkit journal resolve {where} --value "
+            f"'\"ID\"'; when there is none: executionkit journal retry {where}"
+        )
 
 
 async def _results(job: Job, client: Any, output: OutputFile | None) -> int:

@@ -51,6 +51,30 @@ _WAITING: Final = (
         least=0.01,
     ),
 )
+_KEEPING: Final = (
+    option(
+        "journal",
+        str | None,
+        None,
+        "Keep the batch in this file: the same command goes on with it, also after a "
+        "crash at any moment.",
+        "--journal",
+        metavar="FILE",
+    ),
+    option(
+        "run",
+        str,
+        "batch",
+        "The name of this piece of work in the journal.",
+        "--run",
+        metavar="RUN",
+    ),
+    flag(
+        "cancel_on_exit",
+        "Ask the service to end the batch when the wait is left early.",
+        "--cancel-on-exit",
+    ),
+)
 _GROUP: Final = "batch"
 
 BATCH: Final = (
@@ -71,6 +95,7 @@ BATCH: Final = (
                 "--id",
                 metavar="ID",
             ),
+            *_KEEPING,
             _OVERWRITE,
             *_WAITING,
             *_WHO,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -244,3 +245,85 @@ async def test_ctrl_c_names_the_batch_and_how_to_go_on(
     assert (resume if command == "run" else f"batch wait {batch_id}") in last
     assert f"batch cancel {batch_id}" in last
     assert not services.batches[batch_id].canceled
+
+
+async def stopped(
+    program: Any, services: Services, number: signal.Signals, *arguments: str
+) -> tuple[int, list[str]]:
+    """Run `batch run` until it waits, and stop it; its code and the lines of stderr."""
+    services.looked.clear()
+    process = program.start("batch", "run", *arguments, "--interval", "60")
+    with process:
+        async with asyncio.timeout(15):
+            await services.looked.wait()
+        process.send_signal(number)
+        out, errors = await asyncio.to_thread(process.communicate, timeout=10)
+    assert out == ""
+    return process.returncode, errors.splitlines()
+
+
+@pytest.mark.req("cli.batch")
+async def test_with_a_journal_the_same_command_goes_on(
+    call: Any, services: Services, settings: dict[str, str], program: Any, write: Any
+) -> None:
+    services.looks_needed = 10_000
+    write("in.jsonl", LINES)
+    program.environment |= settings
+    arguments = ("in.jsonl", *TEMPLATE, "--journal", "runs.db")
+    code, _ = await stopped(program, services, signal.SIGKILL, *arguments)
+    assert code == -signal.SIGKILL
+    code, errors = await stopped(program, services, signal.SIGINT, *arguments)
+    assert code == 130
+    assert "the same command goes on with the batch" in errors[-1]
+    (batch_id,) = services.batches
+    services.looks_needed = 0
+    done = await call("run", *arguments)
+    assert done.exit_code == 0
+    found = [row["output"] for row in rows(done.stdout)]
+    assert found == ["say one", "say two", "say three"]
+    assert list(services.batches) == [batch_id]
+    asked = len(services.log)
+    assert (await call("run", *arguments)).stdout == done.stdout
+    assert len(services.log) == asked
+    other = await call("run", "in.jsonl", "-p", "{text}!", "--journal", "runs.db")
+    assert other.exit_code == 1
+    assert "JournalMismatchError" in other.stderr
+    more = await call("run", *arguments, "--run", "again")
+    assert (more.exit_code, len(services.batches)) == (0, 2)
+    assert (await call("run", *arguments, "--run", "")).exit_code == 2
+
+
+@pytest.mark.req("cli.batch")
+async def test_leaving_can_end_the_batch(
+    services: Services, settings: dict[str, str], program: Any, write: Any
+) -> None:
+    services.looks_needed = 10_000
+    write("in.jsonl", LINES)
+    program.environment |= settings
+    arguments = ("in.jsonl", *TEMPLATE, "--cancel-on-exit")
+    code, errors = await stopped(program, services, signal.SIGINT, *arguments)
+    assert code == 130
+    (batch,) = services.batches.values()
+    assert batch.canceled
+    assert f"batch `{batch.id}` was asked to end" in errors[-1]
+
+
+@pytest.mark.req("cli.batch")
+@pytest.mark.parametrize("settings", ["anthropic"], indirect=True)
+async def test_a_batch_in_doubt_says_how_to_go_on(
+    call: Any, services: Services, write: Any, invoke: Callable[..., Any]
+) -> None:
+    write("in.jsonl", LINES)
+    services.lose("POST /v1/messages/batches")
+    arguments = ("run", "in.jsonl", *TEMPLATE, "--journal", "runs.db")
+    doubt = await call(*arguments)
+    assert doubt.exit_code == 1
+    (batch_id,) = services.batches
+    command = doubt.stderr.partition("executionkit journal resolve ")[2].split("\n")[0]
+    command = command.partition(";")[0].replace("ID", batch_id)
+    resolved = await asyncio.to_thread(
+        invoke, "journal", "resolve", *shlex.split(command)
+    )
+    assert resolved.exit_code == 0
+    done = await call(*arguments)
+    assert (done.exit_code, list(services.batches)) == (0, [batch_id])
