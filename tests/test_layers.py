@@ -118,6 +118,7 @@ NEIGHBOURS: frozenset[tuple[str, str]] = frozenset(
         ("batches", "_batches"),
         ("anthropic", "provider"),
         ("cli", "mcp"),
+        ("cli", "viewer"),
         ("evals", "_evals"),
         ("fallback", "_fallback"),
         ("journal", "_journal"),

@@ -15,6 +15,7 @@ from executionkit.cli._options import ProviderKind
 
 if TYPE_CHECKING:
     from executionkit.cli._job import Job
+    from executionkit.cost import Prices
     from executionkit.types import TokenUsage
 
 __all__ = (
@@ -24,6 +25,7 @@ __all__ = (
     "call_options",
     "choose_kind",
     "make_provider",
+    "prices_of",
     "provider_of",
     "read_json",
     "read_prompt",
@@ -162,21 +164,33 @@ def make_provider(
         raise ConfigError(msg) from exc
 
 
+def prices_of(job: Job) -> Prices | None:
+    """What `--prices` says.
+
+    Raises:
+        UsageError: When it cannot be read.
+    """
+    from executionkit.cost import Prices
+
+    if job["prices"] is None:
+        return None
+    try:
+        sent, made = [float(part) for part in job["prices"].split(",")]
+        return Prices(input=sent, output=made)
+    except (TypeError, ValueError) as exc:
+        msg = f"`--prices` must be two numbers, as in 0.15,0.6: {job['prices']!r}"
+        raise UsageError(msg) from exc
+
+
 def budget_of(job: Job) -> TokenUsage | None:
     """The budget that the options describe.
 
     Raises:
         UsageError: When the prices cannot be read, or are missing.
     """
-    from executionkit.cost import CostLimit, Prices
+    from executionkit.cost import CostLimit
 
-    if job["prices"] is not None:
-        try:
-            sent, made = [float(part) for part in job["prices"].split(",")]
-            job.meter.prices = Prices(input=sent, output=made)
-        except (TypeError, ValueError) as exc:
-            msg = f"`--prices` must be two numbers, as in 0.15,0.6: {job['prices']!r}"
-            raise UsageError(msg) from exc
+    job.meter.prices = prices_of(job)
     if job["max_money"] is not None and job.meter.prices is None:
         msg = "`--max-money` needs `--prices IN,OUT`"
         raise UsageError(msg)

@@ -20,6 +20,7 @@ from executionkit.cli._options import (
     flag,
     option,
 )
+from executionkit.cli._trace_commands import TRACE
 
 __all__ = ("COMMANDS", "GROUPS", "Command")
 
@@ -27,6 +28,7 @@ GROUPS: Final = {
     "tools": "List tools, call one, or run the calls in what a model said.",
     "batch": "Many requests at once, at a lower price, within a day.",
     "journal": "What runs have done, and what is in doubt.",
+    "trace": "What a run did: a page with a timeline, or the numbers.",
     "mcp": "Tools over the Model Context Protocol.",
 }
 
@@ -302,4 +304,4 @@ _OTHERS: Final = (
     ),
 )
 
-COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *BATCH, *_TOOLS, *JOURNAL, *_OTHERS)
+COMMANDS: Final = (*_PATTERNS, _MAP, _EVAL, *BATCH, *_TOOLS, *JOURNAL, *TRACE, *_OTHERS)

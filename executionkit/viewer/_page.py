@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from executionkit.cost import Prices
     from executionkit.viewer._summary import TraceSummary
 
-__all__ = ("GENERATOR", "Page", "is_page", "render_trace", "write_trace_page")
+__all__ = ("TracePage", "is_trace_page", "render_trace", "write_trace_page")
 
 GENERATOR: Final = '<meta name="generator" content="executionkit trace view">'
 """By this a page is known to be one of ours."""
@@ -33,7 +33,7 @@ _CACHED, _BLOCKED, _ORPHAN = 1, 2, 4
 _SHOWN_AS_COLUMNS: Final = ("duration",)
 
 
-class Page:
+class TracePage:
     """Collects the spans of a trace and makes the page.
 
     Args:
@@ -95,6 +95,14 @@ class Page:
             **_columns(self._spans, summary.started or 0.0, self._prices),
         }
         return _assemble(shown, data)
+
+    def write(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Write the page to a file, as a whole or not at all.
+
+        Raises:
+            OSError: When it cannot be written.
+        """
+        _write(self.html(title), path)
 
 
 def _columns(
@@ -237,7 +245,7 @@ def render_trace(
         OSError: When a file cannot be read.
         TypeError: For a source of another kind.
     """
-    page = Page(prices=prices, secrets=secrets, max_spans=max_spans)
+    page = TracePage(prices=prices, secrets=secrets, max_spans=max_spans)
     page.read(source)
     return page.html(title)
 
@@ -267,12 +275,12 @@ def write_trace_page(
         OSError: When a file cannot be read or written.
         TypeError: For a source of another kind.
     """
-    page = Page(prices=prices, secrets=secrets, max_spans=max_spans)
+    page = TracePage(prices=prices, secrets=secrets, max_spans=max_spans)
     page.read(source)
-    write_page(page.html(title), path)
+    page.write(path, title)
 
 
-def write_page(text: str, path: str | os.PathLike[str]) -> None:
+def _write(text: str, path: str | os.PathLike[str]) -> None:
     """Put a page in its place; the file is never half written."""
     target = Path(path).resolve()
     handle, name = tempfile.mkstemp(prefix=".trace-", dir=target.parent)
@@ -286,7 +294,7 @@ def write_page(text: str, path: str | os.PathLike[str]) -> None:
         raise
 
 
-def is_page(path: Path) -> bool:
+def is_trace_page(path: Path) -> bool:
     """Whether a file is one of these pages."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

@@ -16,14 +16,17 @@ from executionkit._redact import redact, redact_value
 from executionkit.observability import TraceEvent
 from executionkit.types import TokenUsage
 
-__all__ = ("Reader", "Record", "Source", "number")
+__all__ = ("Reader", "Record", "Source", "number", "seconds")
 
 Source: TypeAlias = (
-    str | os.PathLike[str] | Iterable["str | os.PathLike[str] | TraceEvent | Mapping[str, Any]"]
+    str
+    | os.PathLike[str]
+    | Iterable["str | os.PathLike[str] | TraceEvent | Mapping[str, Any]"]
 )
 """A file, several files, or events; the file `-` is standard input."""
 
 _MAX_LINE: Final = 16 * 1024 * 1024
+_MAX_SECONDS: Final = 4e9  # a century: microseconds of it are exact in a browser
 _MAX_MEMO: Final = 4096
 _MAX_MEMO_TEXT: Final = 256
 _MAX_PAYLOAD: Final = 16_384
@@ -32,13 +35,41 @@ _HEX_ID: Final = re.compile(r"[0-9a-f]{16}")
 # Keys of the events of this library whose values say nothing secret: numbers, and
 # names. `test_plain_keys_are_no_secret_names` asks the redactor about each.
 _NUMBERS: Final = frozenset(
-    "duration attempts attempt input_tokens output_tokens cached_tokens usd cached "
-    "blocked process index delay llm_calls cache_read_tokens cache_write_tokens "
-    "reasoning_tokens".split()
+    [
+        "duration",
+        "attempts",
+        "attempt",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "usd",
+        "cached",
+        "blocked",
+        "process",
+        "index",
+        "delay",
+        "llm_calls",
+        "cache_read_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+    ]
 )
 _NAMES: Final = frozenset(
-    "model provider tool_name tool tool_call_id call_id pattern step reason error "
-    "error_type error_code code".split()
+    [
+        "model",
+        "provider",
+        "tool_name",
+        "tool",
+        "tool_call_id",
+        "call_id",
+        "pattern",
+        "step",
+        "reason",
+        "error",
+        "error_type",
+        "error_code",
+        "code",
+    ]
 )
 
 
@@ -140,21 +171,22 @@ class Reader:
                 "request_id": item.request_id,
                 "payload": item.payload,
             }
-        if not isinstance(item, Mapping) or not isinstance(item.get("kind"), str):
+        kind = item.get("kind") if isinstance(item, Mapping) else None
+        if not isinstance(item, Mapping) or not isinstance(kind, str):
             if whole:
                 self.skipped += 1
             else:
                 self.cut = True
             return
         self.events += 1
-        time = number(item.get("time"))
+        time = seconds(item.get("time"))
         if time is not None:
             self._time = time
         request = item.get("request_id")
         payload = item.get("payload")
         yield Record(
             self._time,
-            self.clean(item["kind"])[:_MAX_MEMO_TEXT],
+            self.clean(kind)[:_MAX_MEMO_TEXT],
             self.clean(request) if isinstance(request, str) else None,
             self._payload(payload) if isinstance(payload, Mapping) else {},
         )
@@ -193,7 +225,9 @@ def _is_plain(key: object, value: object) -> bool:
     if key in {"span_id", "parent_id"}:
         return type(value) is str and _HEX_ID.fullmatch(value) is not None
     if key == "cost" and isinstance(value, Mapping):
-        return all(name in _NUMBERS and _is_finite(item) for name, item in value.items())
+        return all(
+            name in _NUMBERS and _is_finite(item) for name, item in value.items()
+        )
     return key in _NUMBERS and _is_finite(value)
 
 
@@ -210,6 +244,12 @@ def number(value: object) -> float | None:
     except OverflowError:
         return None
     return found if abs(found) < float("inf") else None
+
+
+def seconds(value: object) -> float | None:
+    """A number of seconds, or a time, that a page can show; None for all else."""
+    found = number(value)
+    return found if found is not None and abs(found) <= _MAX_SECONDS else None
 
 
 class _Room:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executionkit.viewer._records import Record, number
+from executionkit.viewer._records import Record, number, seconds
 
 __all__ = ("KINDS", "Pairing", "Span")
 
@@ -61,7 +61,7 @@ class Span:
     @property
     def seconds(self) -> float | None:
         """How long it took: as its end says, else from the two times."""
-        told = number(self.payload.get("duration"))
+        told = seconds(self.payload.get("duration"))
         if self.end is None:
             return None
         return told if told is not None and told >= 0 else self.end - self.start
@@ -176,7 +176,9 @@ def _single(record: Record) -> Span:
     took = _duration(payload) if kind != "event" else 0.0
     span = _span(kind, record.kind, record, record.time - took)
     span.end = record.time
-    span.error = None if kind == "wait" else _error(payload)
+    # That a call is tried again is no failure of its own: the attempt before was one.
+    calm = kind == "wait" or record.kind.endswith("_retry")
+    span.error = None if calm else _error(payload)
     if kind == "event" and record.kind.endswith(("_error", "_failed")):
         span.error = span.error or "error"
     return span
@@ -199,7 +201,7 @@ def _error(payload: dict[str, Any]) -> str | None:
 
 
 def _duration(payload: dict[str, Any]) -> float:
-    told = number(payload.get("duration"))
+    told = seconds(payload.get("duration"))
     return told if told is not None and told > 0 else 0.0
 
 

@@ -201,7 +201,7 @@ function fill(made, r, i) {
   const kids = first[i] >= 0;
   if (kids) row.setAttribute("aria-expanded", !!open[i]); else row.removeAttribute("aria-expanded");
   made.name.style.paddingLeft = 10 + Math.min(depth[r], 14) * 14 + "px";
-  made.twist.className = "twist" + (kids ? open[i] ? " on" : " off" : "");
+  made.twist.className = "twist" + (kids ? open[i] ? " open" : " shut" : "");
   made.dot.className = "dot " + kindClass(i);
   made.label.className = "label " + call + "-l";
   made.label.textContent = K[i] === WAIT ? "wait: " + nameOf(i).replace("_", " ") : nameOf(i);
