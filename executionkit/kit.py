@@ -19,11 +19,10 @@ from executionkit._arguments import (
 )
 from executionkit._constants import DEFAULT_MAX_TOKENS
 from executionkit.compose import pipe
-from executionkit.context import remaining_deadline
 from executionkit.cost import CostTracker, collecting_lost_cost
 from executionkit.engine.messages import user_message
-from executionkit.engine.rate_bucket import PermitTimeoutError
-from executionkit.errors import DeadlineExceededError, ExecutionKitError
+from executionkit.errors import ExecutionKitError
+from executionkit.patterns._paced import take_permit
 from executionkit.patterns.base import (
     check_max_tokens,
     check_options,
@@ -122,28 +121,38 @@ class Kit:
 
     async def consensus(self, prompt: str, **kwargs: Any) -> PatternResult[str]:
         """`consensus` over the kit's provider."""
-        return await self._run(lambda: consensus(self.provider, prompt, **kwargs))
+        return await self._run(
+            lambda: consensus(self.provider, prompt, **kwargs), kwargs
+        )
 
     async def refine(self, prompt: str, **kwargs: Any) -> PatternResult[str]:
         """`refine_loop` over the kit's provider."""
-        return await self._run(lambda: refine_loop(self.provider, prompt, **kwargs))
+        return await self._run(
+            lambda: refine_loop(self.provider, prompt, **kwargs), kwargs
+        )
 
     refine_loop = refine
     """Another name of `refine`."""
 
     async def structured(self, prompt: str, **kwargs: Any) -> PatternResult[Any]:
         """`structured` over the kit's provider."""
-        return await self._run(lambda: structured(self.provider, prompt, **kwargs))
+        return await self._run(
+            lambda: structured(self.provider, prompt, **kwargs), kwargs
+        )
 
     async def map_reduce(
         self, inputs: Iterable[str] | AsyncIterable[str], **kwargs: Any
     ) -> PatternResult[str]:
         """`map_reduce` over the kit's provider."""
-        return await self._run(lambda: map_reduce(self.provider, inputs, **kwargs))
+        return await self._run(
+            lambda: map_reduce(self.provider, inputs, **kwargs), kwargs
+        )
 
     async def pipe(self, prompt: str, *steps: Any, **kwargs: Any) -> PatternResult[Any]:
         """`pipe` over the kit's provider."""
-        return await self._run(lambda: pipe(self.provider, prompt, *steps, **kwargs))
+        return await self._run(
+            lambda: pipe(self.provider, prompt, *steps, **kwargs), kwargs
+        )
 
     async def react(
         self, prompt: str, tools: Iterable[Tool] | ToolRunner = (), **kwargs: Any
@@ -155,7 +164,7 @@ class Kit:
         """
         self._need_tools(kwargs)
         return await self._run(
-            lambda: react_loop(self.provider, prompt, tools, **kwargs)
+            lambda: react_loop(self.provider, prompt, tools, **kwargs), kwargs
         )
 
     react_loop = react
@@ -186,7 +195,8 @@ class Kit:
                         messages=asked,
                         transcript=transcript,
                         **kwargs,
-                    )
+                    ),
+                    kwargs,
                 )
             finally:
                 self._last_transcript = tuple(freeze(item) for item in transcript)
@@ -267,7 +277,7 @@ class Kit:
         check_retry("retry", retry)
         check_trace(trace)
         check_max_tokens(options["max_tokens"])
-        await self._permit()
+        await self._permit(trace)
         tracker = CostTracker()
         try:
             result = await checked_stream(
@@ -296,31 +306,18 @@ class Kit:
         if self._track_cost:
             self._tracker.add_usage(cost)
 
-    async def _permit(self) -> None:
-        limiter = self._rate_limiter
-        if limiter is None:
-            return
-        left = remaining_deadline()
-        if left is None:
-            await limiter.acquire()
-            return
-        try:
-            await limiter.acquire(timeout=left)
-        except PermitTimeoutError as exc:
-            msg = (
-                f"The deadline is in {left:.3f}s and the next permit of `rate_limiter` "
-                f"in {exc.retry_after:.3f}s; nothing was sent"
-            )
-            error = DeadlineExceededError(msg)
-            error.retry_after = exc.retry_after
-            raise error from exc
+    async def _permit(self, trace: TraceCallback | None) -> None:
+        if self._rate_limiter is not None:
+            await take_permit(self._rate_limiter, trace)
 
     async def _run(
-        self, start: Callable[[], Awaitable[PatternResult[_T]]]
+        self,
+        start: Callable[[], Awaitable[PatternResult[_T]]],
+        asked: Mapping[str, Any],
     ) -> PatternResult[_T]:
         # The pattern is made only after the wait: a call that is cancelled here
         # leaves no coroutine behind that was never awaited.
-        await self._permit()
+        await self._permit(asked.get("trace"))
         try:
             with collecting_lost_cost(self._record):
                 result = await start()

@@ -23,7 +23,8 @@ from executionkit.errors import (
     StreamError,
 )
 from executionkit.kit import Kit
-from executionkit.patterns import consensus
+from executionkit.observability import MemoryTraceSink
+from executionkit.patterns import consensus, react_loop
 from executionkit.testing import (
     FakeClock,
     Request,
@@ -191,6 +192,55 @@ class TestTheLimiter:
         kit = Kit(ScriptedProvider(answering()), rate_limiter=SlidingWindow(2, 10))
         await asyncio.gather(*(kit.consensus("?", num_samples=1) for _ in range(4)))
         assert auto_clock.monotonic() == 1010
+
+    @pytest.mark.req("trace.attempts-and-waits")
+    @pytest.mark.parametrize("name", ["consensus", "turn", "stream_consensus"])
+    async def test_a_wait_is_told_of(self, name: str, auto_clock: FakeClock) -> None:
+        """It comes before the run, and belongs to whatever the run belongs to."""
+        sink = MemoryTraceSink()
+        kit = Kit(provider_for(name), rate_limiter=TokenBucket(rate=0.5))
+        runs: dict[str, Any] = {
+            "consensus": lambda: kit.consensus("?", num_samples=1, trace=sink),
+            "turn": lambda: kit.turn("?", trace=sink),
+            "stream_consensus": lambda: kit.stream_consensus("?", trace=sink),
+        }
+        for _ in range(2):
+            await runs[name]()
+        (wait,) = [event for event in sink.events if event.kind == "wait"]
+        assert wait.payload == {"parent_id": None, "reason": "permit", "duration": 2.0}
+
+    @pytest.mark.req("trace.attempts-and-waits", "trace.hanging-sink")
+    async def test_a_wait_inside_of_a_tool_is_the_tools(
+        self, auto_clock: FakeClock
+    ) -> None:
+        sink, other = MemoryTraceSink(), MemoryTraceSink()
+        kit = Kit(ScriptedProvider(answering()), rate_limiter=TokenBucket(rate=0.5))
+
+        async def ask(**_arguments: Any) -> str:
+            for trace in (sink, sink, other):
+                await kit.consensus("?", num_samples=1, trace=trace)
+            return "asked"
+
+        tools = [Tool("ask", "Asks.", {"type": "object"}, ask)]
+        provider = ScriptedProvider([tool_call_reply(("ask", {})), "done"])
+        await react_loop(provider, "?", tools, trace=sink)
+        (tool,) = [e for e in sink.events if e.kind == "tool_call_start"]
+        own = [e.payload["parent_id"] for e in sink.events if e.kind == "wait"]
+        others = [e.payload["parent_id"] for e in other.events if e.kind == "wait"]
+        span = tool.payload["span_id"]
+        assert (own, others) == ([span, span], [span])
+
+    @pytest.mark.req("trace.hanging-sink")
+    async def test_a_sink_that_hangs_holds_no_run_up(
+        self, auto_clock: FakeClock
+    ) -> None:
+        async def hang(event: Any) -> None:
+            if event.kind == "wait":
+                await asyncio.Event().wait()
+
+        kit = Kit(ScriptedProvider(answering()), rate_limiter=TokenBucket(rate=0.5))
+        for _ in range(2):
+            assert (await kit.consensus("?", num_samples=1, trace=hang)).value
 
     @pytest.mark.req("D-29")
     async def test_a_cancelled_wait_leaves_nothing(self, fake_clock: FakeClock) -> None:

@@ -27,6 +27,7 @@ from executionkit.observability._scope import (
     nobody_watches,
     note_replay,
     note_wait,
+    tell_wait,
 )
 from executionkit.observability._sinks import JsonlTraceSink, MemoryTraceSink
 from executionkit.observability._spans import (
@@ -81,6 +82,7 @@ __all__ = (
     "record_llm_span_attributes",
     "refused_span",
     "shown",
+    "tell_wait",
     "tool_span",
     "trace_headers",
     "track_in_flight",

@@ -29,6 +29,7 @@ __all__ = (
     "nobody_watches",
     "note_replay",
     "note_wait",
+    "tell_wait",
 )
 
 LEAST_WAIT: Final = 0.001
@@ -228,6 +229,31 @@ def note_wait(reason: str, seconds: float) -> None:
     scope = _current.get()
     if scope is not None:
         scope.waited(reason, seconds)
+
+
+async def tell_wait(sink: TraceCallback | None, reason: str, seconds: float) -> None:
+    """Tell of a wait that is over now, and that came before what it made wait.
+
+    It belongs to the current scope, if any. A callback that hangs holds it up for a
+    second only.
+    """
+    if seconds < LEAST_WAIT:
+        return
+    scope = _current.get()
+    if scope is None:
+        measure_wait(reason, seconds)
+    else:
+        scope.waited(reason, seconds)
+    if sink is None or (scope is not None and scope.sink is sink):
+        return
+    facts: dict[str, Any] = {
+        "parent_id": _remote_parent() if scope is None else scope.span_id,
+        "reason": reason,
+        "duration": seconds,
+    }
+    with suppress(TimeoutError):
+        async with get_clock().timeout(_GRACE):
+            await emit_trace(sink, TraceEvent("wait", facts))
 
 
 def _remote_parent() -> str | None:

@@ -5,12 +5,42 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from executionkit._clock import get_clock
+from executionkit.context import remaining_deadline
 from executionkit.engine._attempts import refund_of
+from executionkit.engine.rate_bucket import PermitTimeoutError
+from executionkit.errors import DeadlineExceededError
+from executionkit.observability import tell_wait
 
 if TYPE_CHECKING:
     from executionkit.engine.retry import RateLimitStrategy
+    from executionkit.observability import TraceCallback
 
-__all__ = ("PacedRoom",)
+__all__ = ("PacedRoom", "take_permit")
+
+
+async def take_permit(limiter: Any, trace: TraceCallback | None) -> None:
+    """Wait for a permit for a whole run; who watches is told how long that took.
+
+    Raises:
+        DeadlineExceededError: At once, when the permit would come too late.
+    """
+    clock, left = get_clock(), remaining_deadline()
+    began = clock.monotonic()
+    if left is None:
+        await limiter.acquire()
+    else:
+        try:
+            await limiter.acquire(timeout=left)
+        except PermitTimeoutError as exc:
+            msg = (
+                f"The deadline is in {left:.3f}s and the next permit of `rate_limiter` "
+                f"in {exc.retry_after:.3f}s; nothing was sent"
+            )
+            error = DeadlineExceededError(msg)
+            error.retry_after = exc.retry_after
+            raise error from exc
+    await tell_wait(trace, "permit", clock.monotonic() - began)
 
 
 class PacedRoom:
