@@ -42,6 +42,7 @@ RANKS: dict[str, int] = {
     "calls": 1,
     "context": 1,
     "errors": 1,
+    "_sqlite": 2,
     "_threads": 2,
     "engine": 2,
     "_http": 3,

@@ -148,6 +148,14 @@ class TestPrometheus:
         with pytest.raises(ValueError, match="max_values"):
             PrometheusMetrics(registry, max_values=0)
 
+    def test_no_text_of_a_label_ends_the_scrapes(self, registry: Any) -> None:
+        metrics = PrometheusMetrics(registry)
+        name = 'a\ud800"\n\0'
+        metrics(TraceEvent("tool_call_end", {"tool_name": name, "error": name}))
+        metrics(TraceEvent("llm_call_end", {"provider": name, "model": name}))
+        shown = name.replace("\ud800", "\\ud800")
+        assert scraped(registry)["executionkit_llm_calls_total", shown, shown, "ok"]
+
     def test_events_of_older_files_and_others_do_no_harm(self, registry: Any) -> None:
         metrics = PrometheusMetrics(registry)
         for kind in ("llm_call_end", "tool_call_end", "pattern_end", "wait", "else"):

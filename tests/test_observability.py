@@ -325,6 +325,26 @@ class TestJsonlSink:
         assert shown["keys"] == {"1": "a", "None": "b"}
         assert shown["deep"] == {"a": [{"b": [True]}]}
 
+    def test_a_line_that_a_full_disk_cuts_spoils_no_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, room = os.write, 20
+
+        def write(file: int, data: bytes) -> int:
+            return real(file, data[:room])
+
+        with JsonlTraceSink(tmp_path / "t") as sink:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", write)
+                sink(TraceEvent("cut", {}))
+                room = 0
+                sink(TraceEvent("lost", {}))
+            sink(TraceEvent("whole", {}))
+            sink(TraceEvent("whole", {}))
+            assert sink.failed == 2
+        kept = (tmp_path / "t").read_text().splitlines()[1:]
+        assert [json.loads(line)["kind"] for line in kept] == ["whole", "whole"]
+
     def test_it_appends_and_mends_a_broken_last_line(self, tmp_path: Path) -> None:
         path = tmp_path / "t"
         path.write_text('{"kind": "old"}\n{"kind": "bro')

@@ -17,6 +17,7 @@ from executionkit._approval.values import (
     ApprovalRequest,
     ApprovalState,
 )
+from executionkit._sqlite import connect
 from executionkit._threads import run_in_thread
 from executionkit.errors import StateStoreError
 
@@ -199,26 +200,8 @@ class SQLiteApprovalStore:
             raise StateStoreError(msg) from exc
 
     def _connect(self) -> sqlite3.Connection:
-        import sqlite3
-
-        if not self._path.exists():
-            flags = os.O_CREAT | os.O_RDWR
-            try:
-                os.close(os.open(self._path, flags, 0o600))
-            except OSError as exc:
-                raise sqlite3.OperationalError(str(exc)) from exc
-        db = sqlite3.connect(
-            self._path, timeout=self._busy, isolation_level=None, check_same_thread=True
-        )
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute(_TABLE)
-            db.execute(_INDEX)
-        except BaseException:
-            db.close()
-            raise
-        return db
+        tables = (_TABLE, _INDEX)
+        return connect(self._path, tables, busy_seconds=self._busy, any_thread=False)
 
 
 def _get(db: sqlite3.Connection, approval_id: str) -> ApprovalRecord | None:

@@ -318,9 +318,15 @@ def _check_same(before: JournalEntry, entry: JournalEntry) -> None:
     if before.state is EffectState.GIVEN_UP:
         return  # nothing was built upon it
     then, now = f"{before.kind} {before.asked}", f"{entry.kind} {entry.asked}"
+    differs = f"the journal has {then!r}, and now {now!r} is asked for"
+    if then == now:
+        differs = (
+            f"{now!r} is asked for, as in the journal, but not the same in what these "
+            "words leave out (settings, tools, earlier messages, inputs)"
+        )
     msg = (
-        f"the program was changed: at {entry.id} the journal has {then!r}, and now "
-        f"{now!r} is asked for; run it as it was, or begin a new run"
+        f"the program was changed: at {entry.id} {differs}; run it as it was, or begin "
+        "a new run"
     )
     raise JournalMismatchError(msg, entry.id, then, now)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from executionkit._journal.lock import RunLock
 from executionkit._journal.stores import locked
 from executionkit._journal.values import EffectState, JournalEntry
+from executionkit._sqlite import connect
 from executionkit._threads import run_in_thread
 from executionkit.errors import JournalError
 from executionkit.types import TokenUsage
@@ -204,31 +205,12 @@ class SQLiteJournalStore:
             raise JournalError(msg) from exc
 
     def _connected(self) -> sqlite3.Connection:
-        import sqlite3
-
-        if self._db is not None:
-            return self._db
-        if not self._path.exists():
-            try:
-                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-            except OSError as exc:
-                raise sqlite3.OperationalError(str(exc)) from exc
-        # One after the other, under a lock; the threads of the library come and go.
-        db = sqlite3.connect(
-            self._path,
-            timeout=self._busy,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute(_TABLE)
-        except BaseException:
-            db.close()
-            raise
-        self._db = db
-        return db
+        if self._db is None:
+            # One after the other, under a lock; the library's threads come and go.
+            self._db = connect(
+                self._path, (_TABLE,), busy_seconds=self._busy, any_thread=True
+            )
+        return self._db
 
 
 class _Job:

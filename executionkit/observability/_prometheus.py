@@ -107,7 +107,8 @@ class PrometheusMetrics:
         return self._made[name].labels(*values)
 
     def _bounded(self, label: str, value: object) -> str:
-        text = str(value)[:100]
+        # A lone surrogate, which no scrape can send, would end all scrapes.
+        text = str(value)[:100].encode("utf-8", "backslashreplace").decode("utf-8")
         seen = self._seen.setdefault(label, set())
         if text in seen:
             return text

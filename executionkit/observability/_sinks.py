@@ -83,6 +83,7 @@ class JsonlTraceSink:
         self._file: int | None = None
         self._closer: weakref.finalize[Any, Any] | None = None
         self._failed = 0
+        self._is_inside = False
 
     @property
     def path(self) -> str:
@@ -122,10 +123,16 @@ class JsonlTraceSink:
                 self._path, _APPEND | getattr(os, "O_BINARY", 0), _OWNER_ONLY
             )
             self._closer = weakref.finalize(self, os.close, self._file)
-            if _ends_inside_a_line(self._path):
-                line = b"\n" + line
+            self._is_inside = _ends_inside_a_line(self._path)
+        if self._is_inside:
+            line = b"\n" + line
         # One write: lines of several processes never mix.
-        os.write(self._file, line)
+        written = os.write(self._file, line)
+        if written < len(line):
+            self._is_inside = self._is_inside or written > 0
+            msg = f"only {written} of {len(line)} bytes could be written"
+            raise OSError(msg)
+        self._is_inside = False
 
 
 def _ends_inside_a_line(path: str) -> bool:

@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from executionkit._redact import redact
 from executionkit.errors import ExecutionKitError
-from executionkit.journal import Effect, Journal, Outcome, shown
+from executionkit.journal import Effect, Journal, Outcome
+from executionkit.observability import model_name
 from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ("Recorded", "never", "recorded", "request_of")
 
 _SHOWN_CHARS: Final = 120
+_LOOKED_AT: Final = 4_000
 
 
 def never(_failure: Exception) -> bool:
@@ -94,7 +97,8 @@ class Recorded:
             own = call.cost_of(response)
             return Outcome(response, own)
 
-        effect = _model_call(place, messages, options, keeps or never)
+        model = model_name(asker.provider, options)
+        effect = _model_call(place, model, messages, options, keeps or never)
         try:
             outcome = await self.perform(effect, do)
         except ExecutionKitError as exc:
@@ -141,18 +145,21 @@ class Recorded:
 
 def _model_call(
     place: str,
+    model: str | None,
     messages: Sequence[Mapping[str, Any]],
     options: Mapping[str, Any],
     keeps: Callable[[Exception], bool],
 ) -> Effect:
     """A model call, for `Recorded.perform`. An unanswered one is made again."""
     last = messages[-1].get("content") if messages else ""
-    text = last if isinstance(last, str) else ""
+    # Hidden before it is cut: half a secret looks like none.
+    text = redact(last[:_LOOKED_AT]) if isinstance(last, str) else ""
+    who = f"{model}: " if model else ""
     return Effect(
         place=place,
         kind="model",
-        asked=request_of(messages, options),
-        words=shown(f"{len(messages)} messages, the last: {text[:_SHOWN_CHARS]}"),
+        asked={"model": model, **request_of(messages, options)},
+        words=f"{who}{len(messages)} messages, the last: {text[:_SHOWN_CHARS]}",
         is_repeatable=True,
         keeps=keeps,
     )

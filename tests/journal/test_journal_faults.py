@@ -6,13 +6,16 @@ import asyncio
 import gc
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import executionkit._sqlite as sqlite_module
 from executionkit._clock import use_clock
 from executionkit._journal.lock import RunLock
-from executionkit.errors import JournalError, JournalValueError
+from executionkit.approval import SQLiteApprovalStore
+from executionkit.errors import JournalError, JournalValueError, StateStoreError
 from executionkit.journal import Journal, MemoryJournalStore, SQLiteJournalStore
 from executionkit.testing import FakeClock
 
@@ -185,6 +188,39 @@ async def test_a_full_disk_lets_nothing_begin_and_leaves_doubt_about_what_had(
     assert states["a:0"] == "started"
     assert done[:1] == ["a"]
     assert ("b" in done) == ("b:0" in states)
+
+
+@pytest.mark.req("journal.sqlite")
+@pytest.mark.parametrize("kind", ["journal", "approvals"])
+async def test_a_new_file_that_others_open_too_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """SQLite waits for nobody while it sets the mode of a new file."""
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    pauses: list[float] = []
+
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            pauses.append(seconds)
+            if other.in_transaction:
+                other.execute("COMMIT")
+
+    monkeypatch.setattr(sqlite_module, "threading", SimpleNamespace(Event=Pause))
+    made = SQLiteJournalStore if kind == "journal" else SQLiteApprovalStore
+
+    async def read(busy_seconds: float) -> object:
+        store: Any = made(path, busy_seconds=busy_seconds)
+        return await (store.runs() if kind == "journal" else store.pending())
+
+    async with asyncio.timeout(SECONDS):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises((JournalError, StateStoreError), match="locked"):
+            await read(0)
+        assert not pauses
+        assert await read(5) == ()
+    assert len(pauses) == 1
+    other.close()
 
 
 @pytest.mark.req("journal.timer")

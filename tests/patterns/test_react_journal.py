@@ -282,6 +282,38 @@ class TestChangedProgram:
         with pytest.raises(JournalMismatchError):
             await run(film, script(), [shop.pay, shop.note])
 
+    async def test_another_model_is_refused(self) -> None:
+        store = MemoryJournalStore()
+        first, second = ScriptedProvider(["one"]), ScriptedProvider(["two"])
+        first.model, second.model = "m-1", "m-2"  # type: ignore[attr-defined]
+        async with Journal(store, "r") as journal:
+            await react_loop(first, "x", [], journal=journal)
+        async with Journal(store, "r") as journal:
+            with pytest.raises(JournalMismatchError, match=r"'model m-1: .*'model m-2"):
+                await react_loop(second, "x", [], journal=journal)
+
+    async def test_the_error_says_when_its_words_are_the_same(self) -> None:
+        store = MemoryJournalStore()
+        async with Journal(store, "r") as journal:
+            await react_loop(ScriptedProvider(["one"]), "x", [], journal=journal)
+        async with Journal(store, "r") as journal:
+            with pytest.raises(JournalMismatchError, match="leave out"):
+                await react_loop(
+                    ScriptedProvider(["two"]), "x", [], journal=journal, temperature=1.0
+                )
+
+    async def test_no_part_of_a_secret_is_in_its_words(self) -> None:
+        url = (
+            "https://ann:hunter2hunter2@example.com/"  # cut before its `@`, it is none
+        )
+        store = MemoryJournalStore()
+        for start in range(70, 121):
+            prompt = f"{'x' * start} {url}"
+            async with Journal(store, f"{start}") as journal:
+                await react_loop(ScriptedProvider(["one"]), prompt, [], journal=journal)
+                [entry] = await journal.entries()
+            assert "hunter2" not in entry.asked
+
     async def test_a_call_with_other_arguments_is_refused(self) -> None:
         shop = Shop()
         film, _ = await filmed(shop, *ROUNDS)
