@@ -25,6 +25,7 @@ _GROUPS: Final = {
     "tool_call": "tool",
 }
 _ENDS: Final = ("end", "error")
+_ERROR_KEYS: Final = ("error", "error_code", "error_type", "code")
 _NAME_KEYS: Final = {
     "pattern": ("pattern",),
     "step": ("step",),
@@ -56,6 +57,8 @@ class Span:
     error: str | None = None
     is_orphan: bool = False
     """Whether only its end is known."""
+    tried_at: float | None = None
+    """Of a model call that was tried again: when its latest attempt began."""
     payload: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,12 +80,19 @@ class Pairing:
 
     Ids decide. Without `span_id`, as in older files, it is `call_id`, then
     `tool_call_id` or the name of the step, within one request.
+
+    A model call has a pair of events for each attempt, with one `call_id`: they become
+    one span, with the attempts in it when there were several.
     """
 
     def __init__(self, max_open: int = _MAX_OPEN) -> None:
         self._max_open = max_open
         self._open: dict[tuple[str, ...], deque[Span]] = {}
         self._count = 0
+        self._failed: dict[str, Span] = {}
+        """By `call_id`: model calls that may be tried again."""
+        self._same: dict[str, str] = {}
+        """Span of a later attempt -> that of its call."""
 
     def feed(self, record: Record) -> Iterator[Span]:
         """Spans that are whole with this event."""
@@ -90,9 +100,16 @@ class Pairing:
         if suffix == "start" and base:
             yield from self._begin(base, record)
         elif suffix in _ENDS and base and _is_pair(base, record):
-            yield self._end(base, suffix, record)
+            span = self._end(base, suffix, record)
+            if span.tried_at is not None:
+                yield _attempt(span)
+                span.payload.pop("duration", None)  # of the last attempt alone
+            yield from self._done(span)
         else:
-            yield _single(record)
+            span = _single(record)
+            if span.parent_id is not None:
+                span.parent_id = self._same.get(span.parent_id, span.parent_id)
+            yield span
 
     def finish(self) -> Iterator[Span]:
         """What has no end."""
@@ -100,14 +117,46 @@ class Pairing:
             yield from spans
         self._open.clear()
         self._count = 0
+        yield from self._failed.values()
+        self._failed.clear()
+
+    def _done(self, span: Span) -> Iterator[Span]:
+        """A span is whole, unless it is a model call that may be tried again."""
+        call_id = _text(span.payload.get("call_id"))
+        if span.kind != "model" or span.error is None or call_id is None:
+            yield span
+            return
+        self._failed[call_id] = span
+        if len(self._failed) > self._max_open:
+            yield self._failed.pop(next(iter(self._failed)))
 
     def _begin(self, base: str, record: Record) -> Iterator[Span]:
-        span = _span(_GROUPS.get(base, "other"), base, record, record.time)
+        call_id = _text(record.payload.get("call_id"))
+        is_again = base == "llm_call" and call_id in self._failed
+        if is_again and call_id is not None:
+            span = self._failed.pop(call_id)
+            if span.tried_at is None:  # only now it has several
+                yield _attempt(span)
+            self._go_on(span, record)
+        else:
+            span = _span(_GROUPS.get(base, "other"), base, record, record.time)
         self._open.setdefault(_key(base, record), deque()).append(span)
         self._count += 1
         if self._count > self._max_open:
             key = next(iter(self._open))
             yield self._take(key)
+
+    def _go_on(self, span: Span, record: Record) -> None:
+        """A call that has failed is tried again."""
+        own = _text(record.payload.get("span_id"))
+        if own is not None and span.id is not None:
+            self._same[own] = span.id
+            if len(self._same) > self._max_open:
+                del self._same[next(iter(self._same))]
+        span.end = span.error = None
+        span.tried_at = record.time
+        for key in ("duration", *_ERROR_KEYS):
+            span.payload.pop(key, None)
 
     def _take(self, key: tuple[str, ...]) -> Span:
         spans = self._open[key]
@@ -184,6 +233,24 @@ def _single(record: Record) -> Span:
     return span
 
 
+def _attempt(span: Span) -> Span:
+    """The latest attempt of a model call that has several."""
+    keys = ("attempt", "duration", *_ERROR_KEYS)
+    facts = {key: span.payload[key] for key in keys if key in span.payload}
+    start = span.start if span.tried_at is None else span.tried_at
+    return Span(
+        "attempt",
+        "attempt",
+        _name("attempt", "attempt", facts),
+        start,
+        span.end,
+        parent_id=span.id,
+        request_id=span.request_id,
+        error=span.error,
+        payload=facts,
+    )
+
+
 def _name(kind: str, base: str, payload: dict[str, Any]) -> str:
     for key in _NAME_KEYS.get(kind, ()):
         value = payload.get(key)
@@ -193,7 +260,7 @@ def _name(kind: str, base: str, payload: dict[str, Any]) -> str:
 
 
 def _error(payload: dict[str, Any]) -> str | None:
-    for key in ("error", "error_code", "error_type", "code"):
+    for key in _ERROR_KEYS:
         value = payload.get(key)
         if value:
             return value if isinstance(value, str) else "error"

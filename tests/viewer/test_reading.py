@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from executionkit import JsonlTraceSink, MemoryTraceSink, Prices, consensus
 from executionkit._redact import redact_value
-from executionkit.testing import ScriptedProvider
+from executionkit.engine.retry import RetryConfig
+from executionkit.errors import RateLimitError
+from executionkit.testing import FakeClock, ScriptedProvider
 from executionkit.viewer import render_trace, summarize_trace
 from executionkit.viewer._page import TracePage, _parents
 from executionkit.viewer._records import _NAMES, _NUMBERS, Reader
@@ -165,12 +168,74 @@ def test_older_events_pair_by_what_they_name() -> None:
     ]
     found = [(s.kind, s.name, s.seconds, s.error) for s in spans_of(events)]
     assert found == [
-        ("model", "model call", 3.0, "X"),
         ("model", "model call", 4.0, None),
         ("tool", "t", 4.0, None),
         ("step", "s", 4.0, None),
         ("step", "s", 0.0, None),
+        ("model", "model call", 3.0, "X"),  # it might have been tried again
     ]
+
+
+@pytest.mark.req("viewer.pairs-attempts")
+@pytest.mark.parametrize("replies", [["a"], [1, "a"], [1, 1, "a"], [1, 1, 1]])
+@pytest.mark.parametrize("has_ids", [True, False])
+async def test_the_attempts_of_a_model_call_are_one_call(
+    replies: list[Any], auto_clock: FakeClock, *, has_ids: bool
+) -> None:
+    """As the library writes them: a pair of events for each attempt."""
+    sink = MemoryTraceSink()
+    failures = [RateLimitError("busy") if item == 1 else item for item in replies]
+    provider = ScriptedProvider([*failures, "b"])
+    retry = RetryConfig(max_retries=len(replies) - 1)
+    with suppress(RateLimitError):
+        await consensus(provider, "?", num_samples=1, retry=retry, trace=sink)
+    events: Any = [
+        {"time": e.time, "kind": e.kind, "payload": dict(e.payload)}
+        for e in sink.events
+    ]
+    for at in events if not has_ids else ():
+        at["payload"].pop("span_id", None)
+        at["payload"].pop("parent_id", None)
+    is_lost, count = replies[-1] == 1, len(replies)
+    spans = spans_of(events)
+    (call,) = [span for span in spans if span.kind == "model"]
+    tries = [span for span in spans if span.kind == "attempt"]
+    waits = [span for span in spans if span.kind == "wait"]
+    assert len(tries) == (count if count > 1 else 0)
+    assert len(waits) == count - 1
+    assert (call.error is not None, call.count("attempts")) == (is_lost, count)
+    waited = sum(span.seconds or 0.0 for span in waits)
+    assert call.seconds == pytest.approx(waited, abs=0.01)
+    failed = [span.error is not None for span in tries]
+    assert failed == ([True] * (count - 1) + [is_lost] if count > 1 else [])
+    assert [span.name for span in tries] == [
+        f"attempt {n + 1}" for n in range(len(tries))
+    ]
+    for span in (*tries, *waits):
+        assert span.parent_id == call.id
+        assert span.end is not None
+        assert call.end is not None
+        assert call.start <= span.start + 0.01
+        assert span.end <= call.end + 0.01
+    summary = summarize_trace(events)
+    assert summary.model_calls.count == 1
+    assert summary.model_calls.errors == is_lost
+    assert summary.model_calls.attempts == count
+    assert summary.failed_attempts == sum(failed)
+
+
+@pytest.mark.req("viewer.pairs-attempts", "viewer.tolerant")
+def test_calls_that_failed_for_good_fill_no_memory() -> None:
+    events: list[Any] = []
+    for n in range(50):
+        ids = {"call_id": f"c{n}", "span_id": f"{n:016x}", "attempt": 1}
+        events.append(event(n, "llm_call_start", "r", **ids))
+        events.append(event(n, "llm_call_error", "r", error_type="X", **ids))
+    pairing = Pairing(max_open=10)
+    reader = Reader()
+    early = [span for record in reader.records(events) for span in pairing.feed(record)]
+    assert len(early) == 40
+    assert len([*early, *pairing.finish()]) == 50
 
 
 @pytest.mark.req("viewer.tolerant")
