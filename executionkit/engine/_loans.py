@@ -76,12 +76,23 @@ class Loans:
     def end(self, holder: Holder, pool: Pool | None = None) -> None:
         """End what `holder` has lent and borrowed here, of `pool` or of all pools.
 
-        A borrower goes on: the slot is its own from now on.
+        A borrower goes on: in the slot that `holder` had borrowed itself, else in one
+        that is its own from now on.
         """
+        lenders: dict[Pool, Holder] = {}
+        lent: list[Loan] = []
         for loan in list(holder.loans or ()):
             if loan.ledger is self and (pool is None or loan.pool is pool):
                 loan.pool.active += 1
                 self._forget(loan)
+                if loan.lender is holder:
+                    lent.append(loan)
+                else:
+                    lenders[loan.pool] = loan.lender
+        for loan in lent:
+            if loan.pool in lenders:
+                lender = lenders[loan.pool]
+                self.lend(Loan(self, lender, loan.borrower, loan.claim, loan.pool))
 
     def suspend(self) -> None:
         """Count lenders, too, as long as pools are made anew."""

@@ -214,6 +214,42 @@ async def test_a_call_that_outlives_its_caller_keeps_the_slot(
     check_all_free(processor)
 
 
+@pytest.mark.req("nesting.outliving", "nesting.one-at-a-time")
+async def test_who_ends_hands_a_borrowed_slot_on_to_who_has_it_from_him() -> None:
+    left, gate = asyncio.Event(), asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+    at_work: list[str] = []
+
+    async def outer() -> None:
+        await directly(processor, call("middle"))
+        left.set()
+        await gate.wait()
+
+    async def middle() -> None:
+        work = processor.process([call("leaf", n) for n in range(3)])
+        tasks.append(asyncio.create_task(work))
+        while not at_work:
+            await asyncio.sleep(0)
+
+    async def leaf() -> None:
+        at_work.append("leaf")
+        assert len(at_work) == 1
+        await gate.wait()
+        at_work.remove("leaf")
+
+    processor = limited(BulkheadConfig(global_limit=1), outer, middle, leaf)
+    async with asyncio.timeout(WAIT):
+        whole = asyncio.create_task(processor.process([call("outer")]))
+        await left.wait()
+        await settle()
+        assert at_work == ["leaf"]
+        gate.set()
+        assert (await whole)[0].is_success
+        results = await tasks[0]
+    assert [result.error for result in results] == [None] * 3
+    check_all_free(processor)
+
+
 @pytest.mark.req("nesting.outliving")
 async def test_who_has_ended_lends_nothing() -> None:
     """A task that a tool has left behind waits as everybody does."""
