@@ -106,10 +106,7 @@ class Pairing:
                 span.payload.pop("duration", None)  # of the last attempt alone
             yield from self._done(span)
         else:
-            span = _single(record)
-            if span.parent_id is not None:
-                span.parent_id = self._same.get(span.parent_id, span.parent_id)
-            yield span
+            yield self._placed(_single(record))
 
     def finish(self) -> Iterator[Span]:
         """What has no end."""
@@ -119,6 +116,16 @@ class Pairing:
         self._count = 0
         yield from self._failed.values()
         self._failed.clear()
+
+    def _placed(self, span: Span) -> Span:
+        """What has no end of its own, under what it belongs to."""
+        call_id = _text(span.payload.get("call_id"))
+        is_known = call_id in self._failed or ("", span.id or "") in self._open
+        if span.kind == "event" and span.id is not None and is_known:
+            span.parent_id, span.id = span.id, None  # it tells of that span
+        if span.parent_id is not None:
+            span.parent_id = self._same.get(span.parent_id, span.parent_id)
+        return span
 
     def _done(self, span: Span) -> Iterator[Span]:
         """A span is whole, unless it is a model call that may be tried again."""

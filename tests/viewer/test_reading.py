@@ -211,6 +211,11 @@ async def test_the_attempts_of_a_model_call_are_one_call(
     assert [span.name for span in tries] == [
         f"attempt {n + 1}" for n in range(len(tries))
     ]
+    if has_ids:  # else nothing says that it belongs to the call
+        retries = [span for span in spans if span.kind == "event"]
+        assert [span.name for span in retries] == ["llm_call_retry"] * (count - 1)
+        assert {span.parent_id for span in retries} <= {call.id}
+        assert {span.id for span in retries} <= {None}
     for span in (*tries, *waits):
         assert span.parent_id == call.id
         assert span.end is not None
