@@ -21,11 +21,10 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from executionkit._clock import get_clock
-from executionkit._journal.codec import encode
+from executionkit._journal import operators
 from executionkit._journal.core import Core, in_doubt
 from executionkit._journal.sqlite import SQLiteJournalStore
 from executionkit._journal.stores import JournalStore, MemoryJournalStore
@@ -40,7 +39,6 @@ from executionkit._journal.values import (
     shown,
 )
 from executionkit.engine._checks import check_number
-from executionkit.errors import JournalError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -285,54 +283,48 @@ class Journal:
         await self._core.ready()
         return await self._core.store.entries(self.run)
 
-    async def resolve(self, effect_id: str, outcome: Any) -> None:
+    async def resolve(
+        self, effect_id: str, outcome: Any, *, force: bool = False
+    ) -> None:
         """Say what came of an effect that is in doubt, or whose value was lost.
 
         Args:
             effect_id: As the error names it.
             outcome: Its value; an exception when it failed. For a tool call, what the
                 tool would have returned.
+            force: Whether it may take the place of an outcome that is on record.
 
         Raises:
             JournalError: When the journal has no such effect, or knows its outcome.
             JournalValueError: When `outcome` cannot be kept.
         """
-        entry = await self._known(effect_id)
-        is_open = entry.state in {EffectState.STARTED, EffectState.GIVEN_UP}
-        if not is_open and entry.outcome is not None:
-            msg = f"{effect_id} is {entry.state.value}; `retry` forgets its outcome"
-            raise JournalError(msg)
-        failed = isinstance(outcome, Exception)
-        ended = replace(
-            entry,
-            state=EffectState.FAILED if failed else EffectState.FINISHED,
-            outcome=encode(outcome),
-            ended_at=get_clock().wall(),
-        )
-        await self._core.put(ended)
+        await operators.resolve(self._core, effect_id, outcome, force=force)
 
-    async def retry(self, effect_id: str) -> None:
-        """Forget an effect, and all that was done inside of it: it is done again.
+    async def retry(
+        self, effect_id: str, *, force: bool = False
+    ) -> tuple[JournalEntry, ...]:
+        """Say that an effect in doubt was not done: it is forgotten, and done again.
+
+        So is what is in doubt, or was given up, inside of it; outcomes on record there
+        stay, as when an idempotent effect is repeated.
+
+        Args:
+            effect_id: As the error names it.
+            force: Whether outcomes on record, of this effect and of all inside of it,
+                are forgotten too: all of it is done again.
+
+        Returns:
+            What was forgotten.
 
         Raises:
-            JournalError: When the journal has no such effect.
+            JournalError: When the journal has no such effect, or it is not in doubt.
         """
-        await self._known(effect_id)
-        for entry in await self.entries():
-            if entry.id == effect_id or entry.id.startswith(f"{effect_id}/"):
-                await self._core.forget(entry.id)
+        return await operators.retry(self._core, effect_id, force=force)
 
     async def clear(self) -> None:
         """Forget the whole run."""
         for entry in await self.entries():
             await self._core.forget(entry.id)
-
-    async def _known(self, effect_id: str) -> JournalEntry:
-        entry = await self._core.look(effect_id)
-        if entry is None:
-            msg = f"run {self.run!r} has no effect {effect_id!r} on record"
-            raise JournalError(msg)
-        return entry
 
     async def check_doubts(self, places: list[str]) -> None:
         """Refuse to begin any of these when one is in doubt; for who writes patterns.

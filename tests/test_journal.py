@@ -603,7 +603,60 @@ class TestInDoubt:
         assert states["outer:0"] is EffectState.STARTED
         assert ledger.done == ["inner"]
 
-    async def test_retry_forgets_what_was_done_inside_too(
+    async def test_what_is_on_record_is_forgotten_only_by_force(
+        self, store: JournalStore, ledger: Ledger
+    ) -> None:
+        async with Journal(store, "r") as journal:
+            await journal.effect("pay", ledger.do("paid 40"), arguments={"n": 40})
+            await journal.effect("say", lambda: {"password": "pw-hunter2"})
+            with pytest.raises(RateLimitError):
+                await journal.effect("up", ledger.do("up", RateLimitError("wait")))
+            with pytest.raises(JournalError, match=r"finished.*paid 40.*force=True"):
+                await journal.retry("pay:0")
+            with pytest.raises(JournalError, match=r"finished.*paid 40.*force=True"):
+                await journal.resolve("pay:0", "another")
+            with pytest.raises(JournalError, match=r"say:0.*finished") as caught:
+                await journal.retry("say:0")
+            assert "hunter2" not in str(caught.value)
+            with pytest.raises(JournalError, match="tries it again without this"):
+                await journal.retry("up:0")
+            assert len(await journal.entries()) == 3
+        async with Journal(store, "r") as journal:
+            assert (
+                await journal.effect("pay", ledger.do("b"), arguments={"n": 40})
+                == "paid 40"
+            )
+            await journal.resolve("pay:0", "by hand", force=True)
+            (gone,) = await journal.retry("say:0", force=True)
+            assert (gone.id, gone.state) == ("say:0", EffectState.FINISHED)
+        async with Journal(store, "r") as journal:
+            assert (
+                await journal.effect("pay", ledger.do("b"), arguments={"n": 40})
+                == "by hand"
+            )
+        assert ledger.done == ["paid 40", "up"]
+
+    async def test_retry_keeps_outcomes_inside_of_what_is_in_doubt(
+        self, store: JournalStore, ledger: Ledger
+    ) -> None:
+        async def outer(*, die: bool) -> Any:
+            first = await journal.effect("pay", ledger.do("pay"))
+            if die:
+                await journal.effect("mail", ledger.do("mail", KillError()))
+            return first
+
+        journal = Journal(store, "r")
+        with pytest.raises(KillError):
+            await journal.effect("outer", lambda: outer(die=True))
+        await journal.aclose()
+        async with Journal(store, "r") as journal:
+            gone = await journal.retry("outer:0")
+            assert [e.id for e in gone] == ["outer:0", "outer:0/mail:0"]
+        async with Journal(store, "r") as journal:
+            assert await journal.effect("outer", lambda: outer(die=False)) == "pay"
+        assert ledger.done == ["pay", "mail"]
+
+    async def test_by_force_retry_forgets_what_was_done_inside_too(
         self, store: JournalStore, ledger: Ledger
     ) -> None:
         async def outer() -> Any:
@@ -612,7 +665,8 @@ class TestInDoubt:
         async with Journal(store, "r") as journal:
             await journal.effect("outer", outer)
             await journal.effect("outer2", lambda: 1)
-            await journal.retry("outer:0")
+            gone = await journal.retry("outer:0", force=True)
+            assert [e.id for e in gone] == ["outer:0", "outer:0/inner:0"]
             assert [e.id for e in await journal.entries()] == ["outer2:0"]
             await journal.clear()
             assert await journal.entries() == ()

@@ -300,7 +300,7 @@ def _read(entry: JournalEntry, outcome: str) -> Any:
     except JournalValueError as exc:
         msg = (
             f"{entry.id} ({entry.asked}) was done, but {exc}; "
-            f"`Journal.retry({entry.id!r})` forgets it, and does it again"
+            f"`Journal.retry({entry.id!r}, force=True)` forgets it, and does it again"
         )
         raise JournalValueError(msg) from exc.__cause__
 

@@ -36,12 +36,19 @@ def run_resolve(job: Job) -> Coroutine[Any, Any, int]:
         except ValueError as exc:
             msg = f"`--value` must be JSON (a text stands in quotes): {exc}"
             raise UsageError(msg) from exc
-    return _change(job, lambda journal: journal.resolve(job["effect_id"], outcome))
+
+    async def change(journal: Journal) -> tuple[JournalEntry, ...]:
+        await journal.resolve(job["effect_id"], outcome, force=job["force"])
+        return ()
+
+    return _change(job, change)
 
 
 def run_retry(job: Job) -> Coroutine[Any, Any, int]:
     """See the table of commands."""
-    return _change(job, lambda journal: journal.retry(job["effect_id"]))
+    return _change(
+        job, lambda journal: journal.retry(job["effect_id"], force=job["force"])
+    )
 
 
 def _store(job: Job) -> SQLiteJournalStore:
@@ -90,7 +97,7 @@ def _show_entry(job: Job, entry: JournalEntry) -> None:
 
 
 def _change(
-    job: Job, change: Callable[[Journal], Awaitable[None]]
+    job: Job, change: Callable[[Journal], Awaitable[tuple[JournalEntry, ...]]]
 ) -> Coroutine[Any, Any, int]:
     if not job["run"]:
         msg = "name the run: `--run RUN`; `journal list FILE` shows them"
@@ -101,15 +108,25 @@ def _change(
 async def _changed(
     job: Job,
     store: SQLiteJournalStore,
-    change: Callable[[Journal], Awaitable[None]],
+    change: Callable[[Journal], Awaitable[tuple[JournalEntry, ...]]],
 ) -> int:
     from executionkit.journal import Journal
 
     async with Journal(store, job["run"]) as journal:
-        await change(journal)
+        forgotten = await change(journal)
         known = {entry.id: entry.state.value for entry in await journal.entries()}
     if job["json"]:
         effect_id = job["effect_id"]
-        state = known.get(effect_id, "forgotten")
-        job.console.json({"id": effect_id, "state": state})
+        told: dict[str, Any] = {
+            "id": effect_id,
+            "state": known.get(effect_id, "forgotten"),
+        }
+        if forgotten:
+            told["forgotten"] = [entry.id for entry in forgotten]
+        job.console.json(told)
+        return Exit.OK
+    for entry in forgotten:
+        job.console.result(
+            f"forgotten: {entry.id}  {entry.state.value}  {entry.kind} {entry.asked}"
+        )
     return Exit.OK

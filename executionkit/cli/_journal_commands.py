@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from executionkit.cli._options import ALWAYS, JSON, Command, argument, option
+from executionkit.cli._options import ALWAYS, JSON, Command, argument, flag, option
 
 __all__ = ("JOURNAL",)
 
@@ -13,6 +13,9 @@ _ID: Final = argument(
     "effect_id", "ID", "The effect, as the error names it.", needed=True
 )
 _RUN: Final = option("run", str | None, None, "The run.", "--run", "-r", metavar="RUN")
+_FORCE: Final = flag(
+    "force", "Also when its outcome is on record: that is lost.", "--force"
+)
 _GROUP: Final = "journal"
 
 JOURNAL: Final = (
@@ -49,6 +52,7 @@ JOURNAL: Final = (
                 "--error",
                 metavar="TEXT",
             ),
+            _FORCE,
             JSON,
             *ALWAYS,
         ),
@@ -58,8 +62,8 @@ JOURNAL: Final = (
         "retry",
         "_journal",
         "run_retry",
-        "Say that an effect was not done: the next run does it.",
-        (_FILE, _ID, _RUN, JSON, *ALWAYS),
+        "Say that an effect in doubt was not done: the next run does it.",
+        (_FILE, _ID, _RUN, _FORCE, JSON, *ALWAYS),
         _GROUP,
     ),
 )

@@ -79,7 +79,9 @@ def test_an_operator_says_what_came_of_it(
 ) -> None:
     command, *more = word
     done = invoke("journal", command, FILE, "workflow:0/b:1", "--run", "r", *more)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    told = "forgotten: workflow:0/b:1  started  step b, attempt 1\n"
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == (told if command == "retry" else "")
     assert asyncio.run(_outputs(path)) == {"a": "A", "b": value}
 
 
@@ -88,7 +90,18 @@ def test_it_says_in_json_what_it_has_done(invoke: Any, path: Path) -> None:
     done = invoke("journal", "resolve", *asked, "--value", "1")
     assert json.loads(done.stdout) == {"id": "workflow:0/b:1", "state": "finished"}
     done = invoke("journal", "retry", *asked)
-    assert json.loads(done.stdout) == {"id": "workflow:0/b:1", "state": "forgotten"}
+    assert (done.exit_code, done.stderr.count("--force")) == (1, 1)
+    assert asyncio.run(_outputs(path))["b"] == 1
+    done = invoke("journal", "retry", *asked, "--force")
+    assert json.loads(done.stdout) == {
+        "id": "workflow:0/b:1",
+        "state": "forgotten",
+        "forgotten": ["workflow:0/b:1"],
+    }
+    assert asyncio.run(_outputs(path))["b"] == "again"
+    done = invoke("journal", "resolve", *asked, "--value", "2", "--force")
+    assert json.loads(done.stdout)["state"] == "finished"
+    assert asyncio.run(_outputs(path))["b"] == 2
 
 
 def test_that_it_failed_is_an_outcome_too(invoke: Any, path: Path) -> None:

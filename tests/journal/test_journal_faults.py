@@ -130,7 +130,7 @@ class TestDamage:
                 await journal.effect("a", lambda: done.append(1))
         assert not done
         async with Journal.open(path, run="r") as journal:
-            await journal.retry("a:0")
+            await journal.retry("a:0", force=True)
         await is_free(path)
 
     async def test_whatever_bytes_the_file_holds_the_error_is_the_journals(
