@@ -174,6 +174,8 @@ async def _state(url: str, job: Job) -> list[_Finding]:
         await store.ping()
     except StateStoreError as exc:
         remedy = "check the address, and whether the server runs"
+        if exc.details.get("refused") in {"AUTH", "NOAUTH"}:
+            remedy = "check the user and password in EXECUTIONKIT_STATE_URL"
         return [_Finding("shared state", "redis", "error", str(exc), remedy)]
     finally:
         await store.close()

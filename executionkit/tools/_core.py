@@ -17,6 +17,7 @@ from executionkit.tools._policy_marks import retry_mark
 from executionkit.tools._running import Workshop
 from executionkit.tools._runs import Paths
 from executionkit.tools.middleware._shared import SharedBreakerLayer, SharedRateLayer
+from executionkit.tools.middleware._store import Watches
 from executionkit.tools.middleware.breaker import Breakers
 from executionkit.tools.middleware.bulkhead import Bulkheads
 from executionkit.tools.middleware.cache import CacheLayer, IdempotencyOptions
@@ -65,10 +66,12 @@ class Core:
         shop = getattr(strategy, "shop", None)
         self.shop: Workshop = shop if isinstance(shop, Workshop) else Workshop(clock)
         self.counts: dict[str, Counts] = {}
+        self.watches: Watches = Watches()
         self.once: CacheLayer = CacheLayer(
             options.cache,
             idempotency=options.idempotency or IdempotencyOptions(),
             clock=clock,
+            watches=self.watches,
         )
         """The cache, and what is known of idempotency keys."""
         self.cache: CacheLayer | None = None if options.cache is None else self.once
@@ -77,10 +80,10 @@ class Core:
             self.guards = GuardLayer(options.guards)
         self.breakers: Breakers | None = None
         if options.breaker is not None:
-            self.breakers = Breakers(options.breaker, clock)
+            self.breakers = Breakers(options.breaker, clock, self.watches)
         self.rate_limits: RateLimits | None = None
         if options.rate_limit is not None:
-            self.rate_limits = RateLimits(options.rate_limit, clock)
+            self.rate_limits = RateLimits(options.rate_limit, clock, self.watches)
         self.bulkheads: Bulkheads = Bulkheads(options.bulkhead, clock)
         self._clock = clock
         self._tracer = tracer

@@ -61,6 +61,12 @@ class ProcessorStats:
     rate_limits: Mapping[str, WindowUsage] | None
     bulkhead: Mapping[str, BulkheadStats] | None
 
+    state_outages: int = 0
+    """How often a shared store of state stopped answering."""
+
+    state_error: str | None = None
+    """Why it does not answer right now, without secrets; None when it does."""
+
     def __post_init__(self) -> None:
         for name in ("tools", "circuits", "rate_limits", "bulkhead"):
             value = getattr(self, name)
@@ -93,4 +99,6 @@ async def stats_of(core: Core) -> ProcessorStats:
         circuits=None if core.breakers is None else core.breakers.get_circuit_states(),
         rate_limits=None if core.rate_limits is None else core.rate_limits.get_usage(),
         bulkhead=core.bulkheads.bulkhead.get_all_stats(),
+        state_outages=core.watches.outages,
+        state_error=core.watches.reason,
     )

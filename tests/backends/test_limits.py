@@ -73,6 +73,17 @@ class TestMemoryBreakers(contract.BreakerContract):  # type: ignore[misc, name-d
         assert len(await breakers.states()) <= 10
 
 
+REASON = "ConnectionError: connection refused by redis://"
+
+
+class Both:
+    """Limits and circuits in one store."""
+
+    def __init__(self, limits: Any, circuits: Any) -> None:
+        self.acquire, self.refund = limits.acquire, limits.refund
+        self.before, self.report = circuits.before, circuits.report
+
+
 class Broken:
     """A store whose server is gone, until it comes back."""
 
@@ -87,7 +98,7 @@ class Broken:
         async def ask(*args: Any, **kwargs: Any) -> Any:
             self.asked += 1
             if self.is_down:
-                msg = "connection refused"
+                msg = "connection refused by redis://me:s3cr3t-w0rd@there"
                 raise ConnectionError(msg)
             return await method(*args, **kwargs)
 
@@ -186,6 +197,42 @@ async def test_an_outage_is_warned_of_once(clock: FakeClock) -> None:
     calls = [ToolCall(str(n), "echo", {"n": n}) for n in range(3)]
     results = [(await processor.execute([call]))[0] for call in calls]
     assert [bool(result.warnings) for result in results] == [True, False, False]
+
+
+@pytest.mark.req("stores.outage")
+@pytest.mark.parametrize("mode", ["local", "open", "closed"])
+async def test_an_outage_is_logged_once_with_its_reason_and_counted(
+    mode: OnError, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "executionkit")
+    store = Broken(Both(MemoryLimiter(clock), MemoryBreakers(clock)))
+    processor = ToolProcessor(
+        create_registry(echo),
+        tool_rate_limits={"echo": (90, 60)},
+        enable_circuit_breaker=True,
+        state=State(clock, store),
+        on_state_error=mode,
+        clock=clock,
+    )
+    calls = [ToolCall(str(n), "echo", {"n": n}) for n in range(3)]
+    for outage in (1, 2):
+        store.is_down = True
+        results = []
+        for _ in range(3):
+            results += await processor.execute(calls)
+            await clock.advance(2)
+        said = [text for r in results for text in (*(r.warnings or ()), r.error or "")]
+        assert any(REASON in text and "s3cr3t" not in text for text in said)
+        stats = await processor.stats()
+        assert stats.state_outages == outage
+        assert REASON in (stats.state_error or "")
+        store.is_down = False
+        await processor.execute(calls)
+        assert (await processor.stats()).state_error is None
+        logged = [(r.levelname, r.getMessage()) for r in caplog.records]
+        assert [level for level, _ in logged] == ["WARNING", "INFO"] * outage
+        assert all(REASON in text and "s3cr3t" not in text for _, text in logged)
+        assert f"going on as set: {mode}" in logged[0][1]
 
 
 def guarded(store: Any, clock: FakeClock, on_error: OnError) -> ToolProcessor:

@@ -579,12 +579,17 @@ async def test_a_password_opens_the_door_and_is_never_shown(own_server: Any) -> 
     async with opened(f"redis://:s3cr3t-w0rd@{where}/1") as backend:
         await backend.ping()
         assert "s3cr3t" not in repr(backend)
-    for url in (f"redis://:wr0ng-s3cr3t@{where}", f"redis://{where}"):
+    for url, code, why in (
+        (f"redis://:wr0ng-s3cr3t@{where}", "WRONGPASS", "credentials are wrong"),
+        (f"redis://{where}", "NOAUTH", "it wants credentials"),
+        (f"redis://:s3cr3t-w0rd@{where}/999", "ERR", "number of the database"),
+    ):
         async with opened(url) as backend:
             with pytest.raises(StateStoreError) as caught:
                 await backend.ping()
             assert "s3cr3t" not in f"{caught.value!r} {caught.value.__cause__!r}"
-            assert "refused the connection" in str(caught.value)
+            assert f"refused the connection ({code}: " in str(caught.value)
+            assert why in str(caught.value)
     own_server.kill()
     async with opened(f"redis://:s3cr3t-w0rd@{where}") as backend:
         with pytest.raises(StateStoreError, match="cannot be reached") as caught:
@@ -594,6 +599,40 @@ async def test_a_password_opens_the_door_and_is_never_shown(own_server: Any) -> 
 
 async def echo(n: int) -> int:
     return n
+
+
+@pytest.mark.req("stores.outage")
+async def test_an_outage_of_a_server_is_one_outage_whatever_is_kept_there(
+    own_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "executionkit")
+    url = f"redis://:s3cr3t-w0rd@127.0.0.1:{own_server.port}"
+    clock = FakeClock()
+    async with opened(url) as backend:
+        processor = ToolProcessor(
+            create_registry(echo),
+            tool_rate_limits={"echo": (50, 60)},
+            enable_circuit_breaker=True,
+            enable_caching=True,
+            state=backend,
+            clock=clock,
+        )
+        calls = [ToolCall(str(n), "echo", {"n": n}) for n in range(5)]
+        results = await processor.execute(calls)
+        assert [r.is_success for r in results] == [True] * 5, "this process stands in"
+        stats = await processor.stats()
+        assert stats.state_outages == 1
+        assert "credentials are wrong" in (stats.state_error or "")
+        own_server.command("CONFIG", "SET", "requirepass", "s3cr3t-w0rd")
+        await clock.advance(2)
+        await processor.execute(calls)
+        assert (await processor.stats()).state_error is None
+        await processor.close()
+    logged = [(r.levelname, r.getMessage()) for r in caplog.records]
+    assert [level for level, _ in logged] == ["WARNING", "INFO"]
+    for _, text in logged:
+        assert f"redis://127.0.0.1:{own_server.port}/0" in text
+        assert "s3cr3t" not in text
 
 
 @pytest.mark.req("LM-23", "redis.down")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,6 +210,16 @@ def test_the_doctor_looks_at_the_endpoint(program: Any, url: str) -> None:
     assert (code, found["endpoint"]["state"]) == (0, "info")
 
 
+class _LetsNobodyIn(socketserver.StreamRequestHandler):
+    """A server of Redis that refuses whoever logs in, and repeats the password."""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"-ERR AUTH 's3cret' without any password configured\r\n")
+        self.wfile.write(b"-ERR no\r\n" * 3)
+        self.rfile.read()
+
+
 @pytest.mark.req("cli.doctor", "redis.secrets")
 def test_the_doctor_looks_at_shared_state(program: Any) -> None:
     def look(url: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -226,6 +237,14 @@ def test_the_doctor_looks_at_shared_state(program: Any) -> None:
     assert look(nobody, "--offline")[1]["state"] == "info"
     assert look("memory://")[1]["state"] == "ok"
     assert look("redis://:s3cret@h:x")[0] == 3
+    with socketserver.TCPServer(("127.0.0.1", 0), _LetsNobodyIn) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        code, found = look(f"redis://:s3cret@127.0.0.1:{server.server_address[1]}")
+        thread.join(10)
+    assert (code, found["state"]) == (3, "error")
+    assert "credentials are wrong" in found["detail"]
+    assert "password" in found["remedy"]
     assert look("") == (0, {})
 
 

@@ -47,7 +47,7 @@ class RedisBreakers:
     def __init__(
         self, wire: Wire, scripts: Scripts, head: bytes, *, clock: Clock | None = None
     ) -> None:
-        self._wire = wire
+        self.wire: Wire = wire
         self._scripts = scripts
         self._clock = clock or get_clock()
         self._head = head
@@ -89,7 +89,7 @@ class RedisBreakers:
         question = self._scripts.snapshot.question(
             self._keys(key), arguments, again=arguments
         )
-        reply = checked(await self._wire.ask(question))
+        reply = checked(await self.wire.ask(question))
         state = CircuitState(_text(reply[0]))
         failures, successes, probes, ago = (int(number) for number in reply[1:])
         opened = None if ago < 0 else self._clock.monotonic() - ago / 1e6
@@ -101,9 +101,9 @@ class RedisBreakers:
     async def states(self) -> Mapping[str, str]:
         """The state of every circuit that has something to remember, by key."""
         question = self._scripts.listed.question([self._index], [], again=[])
-        names = [_raw(name) for name in checked(await self._wire.ask(question))]
+        names = [_raw(name) for name in checked(await self.wire.ask(question))]
         asked = [
-            self._wire.ask(Question((b"HGET", self._head + name + b":state", b"state")))
+            self.wire.ask(Question((b"HGET", self._head + name + b":state", b"state")))
             for name in names
         ]
         found = [checked(reply) for reply in await asyncio.gather(*asked)]
@@ -120,7 +120,7 @@ class RedisBreakers:
             question = self._scripts.reset.question(
                 self._keys(name), arguments, again=arguments
             )
-            checked(await self._wire.ask(question))
+            checked(await self.wire.ask(question))
 
     def ask(
         self, key: str, config: BreakerConfig, tokens: list[bytes], then: Then
@@ -137,7 +137,7 @@ class RedisBreakers:
         question = self._scripts.before.question(
             self._keys(key), arguments, again=arguments
         )
-        self._wire.tell(question, then)
+        self.wire.tell(question, then)
 
     def give_back(
         self, key: str, config: BreakerConfig, token: bytes, epoch: int
@@ -194,7 +194,7 @@ class RedisBreakers:
         question = self._scripts.report.question(
             self._keys(lease.key), arguments, again=arguments, is_minor=is_minor
         )
-        return self._wire.ask(question)
+        return self.wire.ask(question)
 
     def _was_slow(self, config: BreakerConfig, started: float | None) -> bool:
         limit = config.timeout_threshold

@@ -47,7 +47,7 @@ class RedisCache:
         *,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
-        self._wire = wire
+        self.wire: Wire = wire
         self._scripts = scripts
         self._head = head
         self._max_bytes = max_bytes
@@ -58,7 +58,7 @@ class RedisCache:
         """The entry of `key`, or `MISS`."""
         entry = self._place(key)[0]
         question = Question((b"GET", entry), again=Question((b"GET", entry)))
-        found = _entry(checked(await self._wire.ask(question)))
+        found = _entry(checked(await self.wire.ask(question)))
         self._counts["misses" if found is MISS else "hits"] += 1
         return found
 
@@ -97,7 +97,7 @@ class RedisCache:
         """Remove one entry; whether there was one."""
         entry, index, member = self._place(key)
         question = self._scripts.drop.question([index, entry], [member])
-        there = bool(checked(await self._wire.ask(question)))
+        there = bool(checked(await self.wire.ask(question)))
         self._counts["invalidations"] += there
         return there
 
@@ -105,7 +105,7 @@ class RedisCache:
         """Remove a tool's entries; with `arguments` only those with that last line."""
         stem = self._stem(json.dumps(tool, ensure_ascii=False))
         listing = Question((b"ZRANGE", stem + b"index", b"0", b"-1"))
-        members = [to_bytes(m) for m in checked(await self._wire.ask(listing))]
+        members = [to_bytes(m) for m in checked(await self.wire.ask(listing))]
         if arguments is not None:
             head = _digest(arguments) + b":"
             members = [member for member in members if member.startswith(head)]
@@ -114,14 +114,14 @@ class RedisCache:
             some = members[start : start + _BATCH]
             entries = [stem + member.partition(b":")[2] for member in some]
             question = self._scripts.drop.question([stem + b"index", *entries], some)
-            count += checked(await self._wire.ask(question))
+            count += checked(await self.wire.ask(question))
         self._counts["invalidations"] += count
         return count
 
     async def clear(self) -> None:
         """Remove everything of this cache."""
-        async for key in self._wire.scan(escaped(self._head) + b"*"):
-            checked(await self._wire.ask(Question((b"DEL", key))))
+        async for key in self.wire.scan(escaped(self._head) + b"*"):
+            checked(await self.wire.ask(Question((b"DEL", key))))
 
     async def stats(self) -> CacheStats:
         """What this process has done; what all of them hold is not counted."""
@@ -155,7 +155,7 @@ class RedisCache:
         question = self._scripts.keep.question(
             [entry, index], arguments, again=arguments
         )
-        return nonce, checked(await self._wire.ask(question))
+        return nonce, checked(await self.wire.ask(question))
 
 
 def _digest(text: str) -> bytes:

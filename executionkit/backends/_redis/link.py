@@ -104,6 +104,28 @@ class _Pipe(asyncio.Protocol):
             self.transport.abort()
 
 
+class _RefusedError(Exception):
+    """The server let nobody in.
+
+    Args:
+        command: What it refused.
+        code: The code of its answer; the text may repeat a password.
+    """
+
+    def __init__(self, command: str, code: str) -> None:
+        super().__init__(code)
+        self.command: str = command
+
+    @property
+    def why(self) -> str:
+        reasons = {
+            "AUTH": ": the credentials are wrong, or it wants none",
+            "NOAUTH": ": it wants credentials, and the address has none",
+            "SELECT": ": the number of the database is out of range, or not allowed",
+        }
+        return reasons.get(self.command, "")
+
+
 class Link:
     """Questions of one event loop to one server.
 
@@ -293,12 +315,12 @@ class Link:
         pipe.send(asked)
         replies = [await each.future for each in asked if each.future is not None]
         # A server that hides the command CLIENT is as good.
-        for reply in replies[:-1]:
+        for command, reply in zip(commands[:-1], replies[:-1], strict=True):
             if isinstance(reply, ReplyError):
-                raise reply
+                raise _RefusedError(command[0].decode(), reply.code)
         last = replies[-1]
         if isinstance(last, ReplyError) and last.code in {"NOAUTH", "LOADING"}:
-            raise last
+            raise _RefusedError(last.code, last.code)
 
     async def _until_the_loop_ends(self) -> AsyncGenerator[None]:
         # A loop closes its generators before it ends: so nothing is left open, even
@@ -311,12 +333,15 @@ class Link:
     def _refused(self, exc: Exception) -> tuple[str, Exception | None]:
         if isinstance(exc, TimeoutError):
             return f"did not answer within {self._timeout:g}s", exc
-        if isinstance(exc, ReplyError):
-            return f"refused the connection ({exc.code})", None
+        if isinstance(exc, _RefusedError):
+            return f"refused the connection ({exc}{exc.why})", exc
         if isinstance(exc, StateStoreError):  # lost while it was being made
             return "closed the connection", exc
         return f"cannot be reached ({type(exc).__name__})", exc
 
     def _error(self, what: str, exc: Exception | None = None) -> StateStoreError:
         msg = f"Redis at {self._address.shown} {what}"
+        if isinstance(exc, _RefusedError):
+            # Not as the cause: what a server answers may repeat what it was told.
+            return StateStoreError(msg, details={"refused": exc.command})
         return StateStoreError(msg, original_error=exc)

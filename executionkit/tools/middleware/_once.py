@@ -19,7 +19,12 @@ from executionkit.backends.memory import check_ttl, own
 from executionkit.context import get_current_context
 from executionkit.errors import ToolIdempotencyError, ToolTimeoutError
 from executionkit.tools.middleware._flights import LEAD, Flights, is_leaders_own
-from executionkit.tools.middleware._store import ON_ERROR, OnError, SafeStore
+from executionkit.tools.middleware._store import (
+    ON_ERROR,
+    OnError,
+    SafeStore,
+    Watches,
+)
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
@@ -109,7 +114,12 @@ class Once:
 
     __slots__ = ("_clock", "_flights", "_options", "_shared", "_store")
 
-    def __init__(self, options: IdempotencyOptions, clock: Clock) -> None:
+    def __init__(
+        self,
+        options: IdempotencyOptions,
+        clock: Clock,
+        watches: Watches | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock
         self._flights = Flights(clock)
@@ -121,7 +131,8 @@ class Once:
         if is_sync_cache(backend):
             self._store = backend
         else:
-            self._shared = SafeStore(backend, options.on_error, clock)
+            watch = None if watches is None else watches.of(backend)
+            self._shared = SafeStore(backend, options.on_error, clock, watch=watch)
 
     async def run(self, request: ToolRequest, nxt: Next) -> Any:
         """The value of the one call that the key stands for.

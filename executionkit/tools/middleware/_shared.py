@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.backends import MemoryBreakers
 from executionkit.engine.rate_bucket import PermitTimeoutError
-from executionkit.errors import (
-    StateStoreError,
-    ToolCircuitOpenError,
-    ToolRateLimitedError,
-)
+from executionkit.errors import ToolCircuitOpenError, ToolRateLimitedError
 from executionkit.tools.middleware._base import Layer
+from executionkit.tools.middleware._store import Watch
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
@@ -76,12 +73,14 @@ class Outage:
     Args:
         mode: What to do meanwhile.
         clock: Measures the pause.
+        watch: Tells of it, together with all else that is kept on that server.
     """
 
-    __slots__ = ("_clock", "_is_down", "_quiet_until", "mode")
+    __slots__ = ("_clock", "_is_down", "_quiet_until", "_watch", "mode")
 
-    def __init__(self, mode: OnError, clock: Clock) -> None:
+    def __init__(self, mode: OnError, clock: Clock, watch: Watch | None = None) -> None:
         self.mode: OnError = mode
+        self._watch = watch or Watch()
         self._clock = clock
         self._is_down = False
         self._quiet_until = float("-inf")
@@ -93,7 +92,9 @@ class Outage:
 
     def answered(self) -> None:
         """The store works."""
-        self._is_down = False
+        if self._is_down:
+            self._is_down = False
+            self._watch.answered()
 
     def failed(self, exc: Exception, request: ToolRequest) -> None:
         """The store failed: warn once, and leave it alone for a while.
@@ -102,12 +103,10 @@ class Outage:
             StateStoreError: When nothing may run without it.
         """
         self._quiet_until = self._clock.monotonic() + _PAUSE
+        self._watch.failed(exc, self.mode)
         if not self._is_down:
             self._is_down = True
-            request.warn(
-                f"a shared store of state failed ({type(exc).__name__}); going on as "
-                f"set: {self.mode}"
-            )
+            request.warn(self._watch.told(self.mode))
         self.refuse(exc)
 
     def refuse(self, exc: Exception | None = None) -> None:
@@ -117,8 +116,7 @@ class Outage:
             StateStoreError: When nothing may run without the store.
         """
         if self.mode == "closed":
-            msg = "the shared store of state does not answer, and nothing runs without"
-            raise StateStoreError(msg, original_error=exc)
+            raise self._watch.refusal(exc)
 
 
 def _keep(request: ToolRequest, name: str, value: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from executionkit._redact import redact_exception_text
 from executionkit.backends import MISS, CacheBackend, CacheEntry, InMemoryCache
 from executionkit.errors import StateStoreError
 
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("ON_ERROR", "OnError", "SafeStore", "check_on_error")
+__all__ = ("ON_ERROR", "OnError", "SafeStore", "Watch", "Watches", "check_on_error")
 
 OnError = Literal["local", "open", "closed"]
 ON_ERROR: Final = ("local", "open", "closed")
+
+_log = logging.getLogger("executionkit")
 
 
 def check_on_error(mode: object) -> None:
@@ -31,6 +35,72 @@ def check_on_error(mode: object) -> None:
         raise ValueError(msg)
 
 
+class Watch:
+    """Whether one server of shared state answers: logged once per outage, and counted."""
+
+    __slots__ = ("is_down", "outages", "reason")
+
+    def __init__(self) -> None:
+        self.is_down: bool = False
+        self.outages: int = 0
+        self.reason: str = ""
+        """Why it failed last, without secrets."""
+
+    def failed(self, exc: Exception, mode: OnError) -> None:
+        """It did not answer, or refused."""
+        text = redact_exception_text(exc)
+        if not isinstance(exc, StateStoreError) and text != type(exc).__name__:
+            text = f"{type(exc).__name__}: {text}"
+        self.reason = text
+        if not self.is_down:
+            self.is_down = True
+            self.outages += 1
+            _log.warning("%s", self.told(mode))
+
+    def answered(self) -> None:
+        """It works again."""
+        if self.is_down:
+            self.is_down = False
+            _log.info("the shared store of state answers again, after: %s", self.reason)
+
+    def told(self, mode: OnError) -> str:
+        """What a warning says."""
+        return (
+            f"a shared store of state failed ({self.reason}); going on as set: {mode}"
+        )
+
+    def refusal(self, exc: Exception | None) -> StateStoreError:
+        """Why a call fails that must not run without the store."""
+        why = f" ({self.reason})" if self.reason else ""
+        msg = f"a shared store of state failed{why}, and nothing runs without it"
+        return StateStoreError(msg, original_error=exc)
+
+
+class Watches:
+    """One `Watch` per server, whatever is kept there."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[object, Watch]] = {}
+
+    def of(self, store: object) -> Watch:
+        """That of the server where `store` is."""
+        server: object = getattr(store, "wire", store)
+        return self._found.setdefault(id(server), (server, Watch()))[1]
+
+    @property
+    def outages(self) -> int:
+        """How often a server stopped answering."""
+        return sum(watch.outages for _, watch in self._found.values())
+
+    @property
+    def reason(self) -> str | None:
+        """Why a server does not answer now; None when all do."""
+        down = [watch.reason for _, watch in self._found.values() if watch.is_down]
+        return "; ".join(down) or None
+
+
 class SafeStore:
     """A store behind a time limit and a rule for its failures.
 
@@ -42,7 +112,7 @@ class SafeStore:
     first call that sees an outage gets a warning, the others do not.
     """
 
-    __slots__ = ("_clock", "_down", "_local", "_mode", "_pause", "_quiet_until", "_store", "_timeout")  # fmt: skip
+    __slots__ = ("_clock", "_down", "_local", "_mode", "_pause", "_quiet_until", "_store", "_timeout", "_watch")  # fmt: skip
 
     def __init__(
         self,
@@ -52,7 +122,9 @@ class SafeStore:
         *,
         timeout: float = 1.0,
         pause: float = 1.0,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch or Watch()
         self._store = store
         self._mode = on_error
         self._clock = clock
@@ -148,18 +220,18 @@ class SafeStore:
         except Exception as exc:  # noqa: BLE001 - a driver may raise anything
             self._quiet_until = self._clock.monotonic() + self._pause
             return self._failed(exc, request, may_refuse=may_refuse)
-        self._down = False
+        if self._down:
+            self._down = False
+            self._watch.answered()
         return answer
 
     def _failed(
         self, exc: Exception | None, request: ToolRequest | None, *, may_refuse: bool
     ) -> None:
         first, self._down = not self._down, True
+        if exc is not None:
+            self._watch.failed(exc, self._mode)
         if first and request is not None:
-            request.warn(
-                f"a shared store of state failed ({type(exc).__name__}); "
-                f"going on as set: {self._mode}"
-            )
+            request.warn(self._watch.told(self._mode))
         if self._mode == "closed" and may_refuse:
-            msg = "the shared store of state does not answer, and nothing runs without"
-            raise StateStoreError(msg, original_error=exc) from exc
+            raise self._watch.refusal(exc) from exc

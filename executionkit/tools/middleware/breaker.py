@@ -17,7 +17,7 @@ from executionkit.errors import ToolCircuitOpenError
 from executionkit.tools._lookup import most_specific
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedBreakerLayer
-from executionkit.tools.middleware._store import OnError, check_on_error
+from executionkit.tools.middleware._store import OnError, Watches, check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
@@ -56,11 +56,14 @@ class Breakers:
     There are as many as there are registered tools: invented names never get here.
     """
 
-    def __init__(self, options: BreakerOptions, clock: Clock) -> None:
+    def __init__(
+        self, options: BreakerOptions, clock: Clock, watches: Watches | None = None
+    ) -> None:
         self._options = options
         self._clock = clock
         self._circuits: dict[str, CircuitBreaker] = {}
-        self._outage = Outage(options.on_error, clock)
+        watch = None if watches is None else watches.of(options.backend)
+        self._outage = Outage(options.on_error, clock, watch)
         self.reports: Reports = Reports()
         """What is being told to the backend beside the calls."""
 

@@ -39,7 +39,7 @@ from executionkit.tools.middleware._flights import (
     is_leaders_own,
 )
 from executionkit.tools.middleware._once import IdempotencyOptions, Once
-from executionkit.tools.middleware._store import SafeStore
+from executionkit.tools.middleware._store import SafeStore, Watches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -91,6 +91,7 @@ class CacheLayer:
         options: None = no cache; idempotency keys may still be honoured.
         idempotency: None = idempotency keys mean nothing.
         clock: None = the clock of the current context.
+        watches: Tell of outages of the stores. None = each store by itself.
     """
 
     name = "cache"
@@ -101,6 +102,7 @@ class CacheLayer:
         *,
         idempotency: IdempotencyOptions | None = _ONCE,
         clock: Clock | None = None,
+        watches: Watches | None = None,
     ) -> None:
         self._clock = clock if clock is not None else get_clock()
         self._options = options
@@ -117,14 +119,15 @@ class CacheLayer:
         if is_sync_cache(backend):
             self._sync = backend
         else:
-            self._safe = SafeStore(backend, given.on_error, self._clock)
+            watch = None if watches is None else watches.of(backend)
+            self._safe = SafeStore(backend, given.on_error, self._clock, watch=watch)
         self._memory = backend if isinstance(backend, InMemoryCache) else None
         self._failures = InMemoryCache(_MAX_FAILURES, clock=self._clock)
         self._flights = Flights(self._clock)
         self._plans: dict[ToolRecord, _Plan] = {}
         self._once: Once | None = None
         if idempotency is not None:
-            self._once = Once(idempotency, self._clock)
+            self._once = Once(idempotency, self._clock, watches)
 
     @property
     def is_sync(self) -> bool:

@@ -19,7 +19,7 @@ from executionkit.errors import ToolRateLimitedError
 from executionkit.tools._lookup import exact, exact_item, matching, matching_item
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedRateLayer
-from executionkit.tools.middleware._store import OnError, check_on_error
+from executionkit.tools.middleware._store import OnError, Watches, check_on_error
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class RateLimitOptions:
 class RateLimits:
     """The windows of all tools."""
 
-    def __init__(self, options: RateLimitOptions, clock: Clock) -> None:
+    def __init__(
+        self, options: RateLimitOptions, clock: Clock, watches: Watches | None = None
+    ) -> None:
         self._clock = clock
         self._options = options
         self._global: SlidingWindow | None = None
@@ -87,7 +89,8 @@ class RateLimits:
             for name, (limit, period) in options.tool_limits.items()
         }
         self._own: dict[str, SlidingWindow] = {}
-        self._outage = Outage(options.on_error, clock)
+        watch = None if watches is None else watches.of(options.backend)
+        self._outage = Outage(options.on_error, clock, watch)
         self._stand_in = MemoryLimiter(clock) if options.on_error == "local" else None
         self.reports: Reports = Reports()
         """What is being told to the backend beside the calls."""
