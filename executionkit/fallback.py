@@ -73,7 +73,8 @@ FallbackOn: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...] |
 class FallbackProvider:
     """Asks its providers in order, until one answers.
 
-    Each is asked once per call. One whose circuit is open, or that said how long it
+    Each is asked once in a round; retries of a pattern or step make further rounds, and
+    all rounds share `max_attempts`. One whose circuit is open, or that said how long it
     wants to be left alone, is passed over at once; one that gave no time of its own
     with its 429 comes last. The response says in `answered_by` who gave it, and in
     `besides` what the other requests have cost, which every pattern counts; the
@@ -93,8 +94,10 @@ class FallbackProvider:
         on: Which failures let the next one answer: types, or a predicate. Budget,
             deadline, approval and cancellation never do.
         breakers: One circuit for each of them. None = none.
-        max_attempts: Requests sent per call at most, retries that they make themselves
-            included, as far as their errors tell. None = as many as there are.
+        max_attempts: Requests sent per call at most, over all rounds that retries
+            around it make; those that the providers make themselves are included, as
+            far as their errors tell. None = one for each provider, and one more for
+            each retry around it.
         hedge: None = no second request while the first one runs.
         on_truncated: Whether a reply that the token limit cut off is no answer. When
             nobody does better, the first such reply is returned.
@@ -204,8 +207,9 @@ class FallbackProvider:
 
         Raises:
             AllProvidersFailedError: Nobody answered; `failures` says why, and
-                `attempts` how many requests were sent. It is not retried by a pattern
-                when more than one was.
+                `attempts` how many requests were sent. Whoever retries it asks them
+                again, within `max_attempts`; not when one of them has retried by
+                itself.
             LLMError: A failure that `on` does not name, or that of the only provider.
             DeadlineExceededError: The context's deadline leaves no time.
         """

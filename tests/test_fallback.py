@@ -33,10 +33,12 @@ from executionkit import (
     ProviderTimeoutError,
     RateLimitError,
     RetryConfig,
+    Step,
     StreamError,
     TokenUsage,
     Tool,
     ToolCircuitOpenError,
+    Workflow,
     consensus,
     execution_scope,
     map_reduce,
@@ -46,6 +48,8 @@ from executionkit import (
 )
 from executionkit._llm import Owned
 from executionkit.cost import CostTracker
+from executionkit.engine._rounds import requests_left
+from executionkit.engine.retry import with_retry
 from executionkit.patterns.base import checked_complete
 from executionkit.testing import FakeClock, ScriptedProvider, tool_call_reply
 from executionkit.testing.http import ScriptedServer, json_reply
@@ -266,7 +270,7 @@ class TestNobodyAnswers:
         ]
         assert error.attempts == 5
         assert error.cost == TokenUsage(llm_calls=5)
-        assert error.retries_exhausted
+        assert not error.retries_exhausted
         assert "`chat`" in str(error)
         assert "a (1 sent): RateLimitError: slow down" in str(error)
         assert "requests sent: 5" in str(error)
@@ -288,19 +292,6 @@ class TestNobodyAnswers:
             await FallbackProvider([says(limited(7))]).complete(MESSAGES)
         assert caught.value.retry_after == 7
         assert not caught.value.retries_exhausted
-
-    @pytest.mark.req("HT-12")
-    async def test_retries_do_not_multiply(self, clock: FakeClock) -> None:
-        first, second = always(limited()), always(limited())
-        provider = FallbackProvider([first, second])
-        with pytest.raises(AllProvidersFailedError) as caught:
-            await consensus(
-                provider, "Hi", num_samples=1, retry=RetryConfig(max_retries=3)
-            )
-        assert len(first.requests) + len(second.requests) == 2
-        assert caught.value.attempts == 2
-        assert caught.value.cost.llm_calls == 2
-        assert clock.sleeps == []
 
     async def test_attempts_are_shared(self) -> None:
         retried = ProviderError("down")
@@ -354,6 +345,136 @@ class TestNobodyAnswers:
         assert sent == until == tracker.call_count
         answers = int(outcomes[until - 1] == "ok")
         assert tracker.to_usage() == TokenUsage(10 * answers, 5 * answers, sent)
+
+
+def twice(retries: int = 3, **options: Any) -> RetryConfig:
+    return RetryConfig(retries, 0.0, **options)
+
+
+@pytest.mark.req("fallback.rounds")
+class TestRounds:
+    """Retries around a fallback ask again, within one count of requests."""
+
+    @pytest.mark.parametrize("most", [None, 4, 6])
+    async def test_a_blip_behind_a_dead_provider_is_retried(
+        self, most: int | None
+    ) -> None:
+        dead, blip = always(ProviderError("503")), says(ProviderError("502"), "well")
+        provider = FallbackProvider({"a": dead, "b": blip}, max_attempts=most)
+        result = await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert result.value == "well"
+        assert (len(dead.requests), len(blip.requests)) == (2, 2)
+        assert result.cost == TokenUsage(10, 5, 4)
+
+    async def test_one_that_asked_for_time_is_not_asked_in_the_next_round(
+        self, clock: FakeClock
+    ) -> None:
+        busy, blip = always(limited(75)), says(ProviderError("502"), "well")
+        provider = FallbackProvider({"a": busy, "b": blip})
+        result = await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert result.value == "well"
+        assert (len(busy.requests), len(blip.requests)) == (1, 2)
+
+    @pytest.mark.req("HT-12")
+    @pytest.mark.parametrize(
+        ("count", "retries", "most", "sent"),
+        [
+            (2, 0, None, 2),
+            (2, 3, None, 5),
+            (3, 3, None, 6),
+            (5, 1, None, 6),
+            (2, 3, 1, 1),
+            (2, 3, 2, 2),
+            (2, 3, 3, 3),
+            (2, 3, 100, 8),
+            (1, 3, None, 4),
+            (1, 3, 2, 2),
+        ],
+    )
+    async def test_retries_do_not_multiply(
+        self, count: int, retries: int, most: int | None, sent: int
+    ) -> None:
+        inner = [always(ProviderError("503")) for _ in range(count)]
+        provider = FallbackProvider(inner, max_attempts=most)
+        with pytest.raises(ProviderError) as caught:
+            await consensus(provider, "Hi", num_samples=1, retry=twice(retries))
+        assert sum(len(one.requests) for one in inner) == sent
+        assert caught.value.attempts == sent
+        assert caught.value.cost.llm_calls == sent
+        said = f"requests sent: {sent}" if sent > 1 else "503"
+        assert said in str(caught.value)
+
+    @pytest.mark.req("HT-12")
+    async def test_an_inner_fallback_takes_part_in_the_count(self) -> None:
+        inner = [always(ProviderError("503")) for _ in range(3)]
+        provider = FallbackProvider({"x": inner[0], "in": FallbackProvider(inner[1:])})
+        with pytest.raises(AllProvidersFailedError) as caught:
+            await consensus(provider, "Hi", num_samples=1, retry=twice(2))
+        assert [len(one.requests) for one in inner] == [2, 1, 1]
+        assert caught.value.attempts == 4
+
+    @pytest.mark.req("HT-12")
+    async def test_a_provider_that_retries_by_itself_has_the_last_word(self) -> None:
+        class Retrying:
+            def __init__(self) -> None:
+                self.inner = always(ProviderError("503"))
+
+            async def complete(self, messages: Any, **_: Any) -> LLMResponse:
+                return await with_retry(self.inner.complete, twice(), messages)
+
+        first, second = Retrying(), Retrying()
+        provider = FallbackProvider([first, second], max_attempts=100)
+        with pytest.raises(AllProvidersFailedError) as caught:
+            await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert len(first.inner.requests) == len(second.inner.requests) == 4
+        assert caught.value.attempts == 8
+        (note,) = caught.value.__notes__
+        assert note.startswith("Not retried: a provider has retried by itself")
+
+    @pytest.mark.parametrize(
+        ("most", "words"),
+        [
+            (3, "3, and `max_attempts=3` allow no more"),
+            (None, "5, and 2 providers and `max_retries=3` allow no more"),
+        ],
+    )
+    async def test_a_note_says_why_nothing_more_is_sent(
+        self, most: int | None, words: str
+    ) -> None:
+        inner = [always(ProviderError("503")) for _ in range(2)]
+        provider = FallbackProvider(inner, max_attempts=most)
+        with pytest.raises(AllProvidersFailedError) as caught:
+            await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert caught.value.__notes__ == [f"Not retried: requests sent: {words}"]
+        assert caught.value.retries_exhausted
+
+    async def test_a_failure_that_asks_nobody_else_is_counted_as_well(self) -> None:
+        first, second = always(limited(0.0)), always(ProviderError("503"))
+        provider = FallbackProvider([first, second], on=RateLimitError)
+        with pytest.raises(ProviderError) as caught:
+            await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert caught.value.attempts == 5
+        assert len(first.requests) + len(second.requests) == 5
+
+    async def test_a_step_that_is_retried_asks_again(self) -> None:
+        dead, blip = always(ProviderError("503")), says(ProviderError("502"), "well")
+        provider = FallbackProvider({"a": dead, "b": blip})
+
+        async def ask(_: Any) -> Any:
+            return await consensus(provider, "Hi", num_samples=1, retry=ONCE)
+
+        result = await Workflow([Step("ask", ask, retry=twice())]).run()
+        assert result.outputs["ask"] == "well"
+        assert (len(dead.requests), len(blip.requests)) == (2, 2)
+
+    async def test_a_call_after_it_is_free_again(self) -> None:
+        first = says(*[ProviderError("503")] * 2, "a", *[ProviderError("503")] * 2)
+        second = says(*[ProviderError("503")] * 2, "b")
+        provider = FallbackProvider([first, second], max_attempts=5)
+        assert (await consensus(provider, "Hi", num_samples=1, retry=twice())).value
+        assert requests_left() is None
+        response = await consensus(provider, "Hi", num_samples=1, retry=ONCE)
+        assert response.value == "b"
 
 
 @pytest.mark.req("fallback.rest")

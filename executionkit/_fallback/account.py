@@ -19,6 +19,7 @@ from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
     from executionkit._fallback.members import Member
+    from executionkit.engine._rounds import Shared
 
 __all__ = ("Account", "with_facts")
 
@@ -117,9 +118,10 @@ class Account:
         """All that was spent on requests without an answer that is handed out."""
         return replace(self._spent, llm_calls=self.sent)
 
-    def mark(self, exc: BaseException) -> None:
-        """Write on what leaves the call what it has spent."""
+    def mark(self, exc: BaseException, shared: Shared) -> None:
+        """Write on what leaves the call what it has spent, and may spend."""
         with suppress(AttributeError, TypeError):  # a class without room for it
+            shared.write_on(exc)
             exc.spent_besides = self.besides  # type: ignore[attr-defined]
         if isinstance(exc, ExecutionKitError):
             exc.attempts = self.sent

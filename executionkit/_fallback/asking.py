@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +13,7 @@ from executionkit._fallback.rules import refuse_if_late
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import collecting_lost_cost, estimate_tokens
+from executionkit.engine._rounds import Shared, at_most, requests_left
 from executionkit.errors import (
     AllProvidersFailedError,
     BadResponseError,
@@ -46,6 +47,7 @@ class Asking:
         "_abandons",
         "_asked",
         "_messages",
+        "_most",
         "_options",
         "_spare",
         "account",
@@ -65,6 +67,7 @@ class Asking:
         self.account: Account = Account()
         self._messages = messages
         self._options = options
+        self._most = _least(rules.max_attempts, requests_left())
         self._asked: set[str] = set()
         self._spare: tuple[Member, LLMResponse] | None = None
         self._abandons = False
@@ -85,8 +88,13 @@ class Asking:
         except BaseException as exc:
             if self._spare is not None:
                 self.account.discard(self._spare[1])
-            self.account.mark(exc)
+            self.mark(exc)
             raise
+
+    def mark(self, exc: BaseException) -> None:
+        """Write on what leaves the call what it has spent, and may spend."""
+        shared = Shared(len(self.usable), self.rules.max_attempts)
+        self.account.mark(exc, shared)
 
     async def _go_within(self, left: float) -> LLMResponse:
         refuse_if_late(left)
@@ -121,8 +129,7 @@ class Asking:
 
     def choose(self) -> tuple[Member, Ticket] | None:
         """The next one to ask; those that rest come last, or not at all."""
-        most = self.rules.max_attempts
-        if most is not None and self.account.sent >= most:
+        if self._most is not None and self.account.sent >= self._most:
             return None
         now = self.rules.clock.monotonic()
         resting: list[Member] = []
@@ -151,7 +158,7 @@ class Asking:
         self.account.sent += 1
         response: Any  # a provider of one's own may return anything
         try:
-            response = await member.provider.complete(self._messages, **self._options)
+            response = await self._reply(member)
         except Exception as exc:
             failure = self.failed(member, ticket, exc, is_hedge=is_hedge)
             if failure is None:
@@ -180,6 +187,18 @@ class Asking:
                 return None
         # Outside of the handler: so the failure keeps the context that it had.
         raise failure
+
+    def _reply(self, member: Member) -> Awaitable[Any]:
+        if self._most is None:
+            reply: Awaitable[Any]
+            reply = member.provider.complete(self._messages, **self._options)
+            return reply
+        return self._bounded(member, self._most - self.account.sent + 1)
+
+    async def _bounded(self, member: Member, count: int) -> Any:
+        """Its answer; one made of several itself may send `count` requests."""
+        with at_most(count):
+            return await member.provider.complete(self._messages, **self._options)
 
     def failed(
         self,
@@ -312,8 +331,12 @@ class Asking:
         )
         wait = min((member.wait(now) for member in self.usable), default=0.0)
         error.retry_after = wait if 0 < wait < float("inf") else None
-        gave_up = [getattr(exc, "retries_exhausted", False) for exc in account.causes]
-        error.retries_exhausted = account.sent > 1 or any(gave_up)
+        if any(getattr(exc, "retries_exhausted", False) for exc in account.causes):
+            error.retries_exhausted = True
+            error.add_note(
+                "Not retried: a provider has retried by itself, and layers of retries "
+                "do not multiply"
+            )
         if account.causes:
             error.__cause__ = account.causes[-1]
         return error
@@ -325,7 +348,15 @@ class Asking:
             return f"passed over, it asked to be left alone for {left:.3g}s more"
         if member.wait(now) or (member.breaker and member.breaker.state != "closed"):
             return "passed over, its circuit is open"
-        return f"not asked, `max_attempts={self.rules.max_attempts}` is used up"
+        if self._most == self.rules.max_attempts:
+            return f"not asked, `max_attempts={self._most}` is used up"
+        return "not asked, the requests of the call and its retries are used up"
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 async def _stopped(waiting: list[_Task]) -> asyncio.CancelledError | None:

@@ -91,7 +91,7 @@ class FallbackStream(AsyncIterator[_ItemT], Generic[_ItemT]):
                 return _END
             self._closed = True
             failure = own_failure(exc, self._asking.rules.secrets)
-            self._asking.account.mark(failure)
+            self._asking.mark(failure)
             if failure is exc:
                 raise
         else:
@@ -105,7 +105,7 @@ class FallbackStream(AsyncIterator[_ItemT], Generic[_ItemT]):
             await self._search()
         except BaseException as exc:
             self._closed = True
-            self._asking.account.mark(exc)
+            self._asking.mark(exc)
             raise
 
     async def _search(self) -> None:

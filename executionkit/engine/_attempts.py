@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from executionkit._clock import get_clock
 from executionkit._constants import MAX_COOLDOWN
 from executionkit.engine._limiter import Limiter, PermitTimeoutError
+from executionkit.engine._rounds import at_most, shared_by
 from executionkit.errors import (
     AllProvidersFailedError,
     DeadlineExceededError,
@@ -84,6 +85,7 @@ class Attempts:
     """The course of one call: what was sent, and whether and when to send again."""
 
     __slots__ = (
+        "_allowed",
         "_before_attempt",
         "_clock",
         "_config",
@@ -115,6 +117,7 @@ class Attempts:
         self._on_retry = on_retry
         self._on_wait = on_wait
         self._is_asked_for = False
+        self._allowed: int | None = None
         self._sent = 0
         self._kinds: dict[ErrorCode, int] = {}
         self.number = 0
@@ -123,7 +126,10 @@ class Attempts:
         """Send the attempt that was admitted, and all that follow."""
         while True:
             try:
-                return await attempt(self.number)
+                if self._allowed is None:
+                    return await attempt(self.number)
+                with at_most(self._allowed):
+                    return await attempt(self.number)
             except Exception as exc:
                 if not await self.next_attempt(exc):
                     raise
@@ -237,6 +243,8 @@ class Attempts:
         config = self._config
         if self.number > config.max_retries or self._is_over_its_limit(exc):
             return None
+        if self._is_used_up(exc):
+            return None
         delay = config.get_delay(self.number, random=self._random)
         hint = _hint(exc)
         if hint > config.max_delay:
@@ -265,6 +273,20 @@ class Attempts:
         used = self._kinds.get(exc.code, 0)
         self._kinds[exc.code] = used + 1
         return used >= exc.retry_limit
+
+    def _is_used_up(self, exc: Exception) -> bool:
+        """Whether several providers have sent what they and their retries may send."""
+        shared = shared_by(exc)
+        if shared is None:
+            self._allowed = None
+            return False
+        most = self._config.max_retries
+        self._allowed = shared.total(most) - self._sent
+        if self._allowed >= 1:
+            return False
+        words = shared.words(most)
+        _say_why(exc, f"requests sent: {self._sent}, and {words} allow no more")
+        return True
 
     def _cool_down(self, exc: RateLimitError) -> None:
         strategy = self._config.rate_limit_strategy
