@@ -55,7 +55,7 @@ def errors(status: int, **headers: str) -> Reply:
     return json_reply({"error": {"message": "no"}}, status=status, headers=headers)
 
 
-@pytest.mark.req("batches.run")
+@pytest.mark.req("batches.run", "D-36")
 @pytest.mark.parametrize("transport", ["stdlib", "aiohttp", "httpx2", "httpx"])
 async def test_every_request_gets_its_own_answer_over_every_transport(
     make: Make, service: str, transport: str, services: Services
@@ -231,7 +231,7 @@ async def test_results_are_mapped_by_id_and_the_rest_is_reported(
     assert [item.custom_id for item in result.failed] == ["1", "2", "3", "5"]
 
 
-@pytest.mark.req("BA-04")
+@pytest.mark.req("BA-04", "D-36")
 @pytest.mark.parametrize(
     "bad", ['{"custom_id": "2", "resu', "[]", "\x00", '"x"', "NaN-" + "[" * 5000]
 )
@@ -361,7 +361,7 @@ async def test_a_404_that_stays_is_an_error(
     assert caught.value.metadata["batch_id"] in services.batches
 
 
-@pytest.mark.req("batches.polling")
+@pytest.mark.req("batches.polling", "D-36")
 async def test_failures_while_waiting_are_tried_again_as_the_server_asks(
     client: Any, services: Services, clock: SkippingClock
 ) -> None:
@@ -378,7 +378,7 @@ async def test_failures_while_waiting_are_tried_again_as_the_server_asks(
     assert all(one >= 0.5 for one in clock.sleeps)
 
 
-@pytest.mark.req("batches.polling")
+@pytest.mark.req("batches.polling", "D-36")
 @pytest.mark.parametrize("status", [400, 401, 403])
 async def test_what_will_not_pass_ends_the_wait_at_once_with_the_id(
     client: Any, services: Services, clock: SkippingClock, status: int
@@ -403,7 +403,7 @@ async def test_an_outage_without_end_is_given_up_with_the_id(
     assert "31 requests in a row failed" in caught.value.__notes__
 
 
-@pytest.mark.req("batches.polling")
+@pytest.mark.req("batches.polling", "D-36")
 async def test_the_wait_ends_at_the_timeout_whatever_the_interval(
     client: Any, services: Services, clock: SkippingClock
 ) -> None:
@@ -453,7 +453,7 @@ async def test_the_deadline_of_the_context_counts(
     assert caught.value.metadata["batch_id"] in services.batches
 
 
-@pytest.mark.req("batches.polling")
+@pytest.mark.req("batches.polling", "D-36")
 @pytest.mark.parametrize("wrong", [{"poll_interval": 0}, {"timeout": 0}, {"grace": -1}])
 async def test_settings_that_would_hammer_or_never_wait_are_refused(
     client: Any, services: Services, wrong: Any

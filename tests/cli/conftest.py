@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ import executionkit
 pytest.importorskip("typer")
 
 ROOT = Path(executionkit.__file__).parent.parent
+DOCS = Path(__file__).parents[2] / "docs"
 SECONDS = 20
 
 TOOLS = '''
@@ -98,6 +101,25 @@ class Program:
             capture_output=True,
             text=True,
             timeout=SECONDS,
+            check=False,
+        )
+
+    def run_page(self, page: str) -> subprocess.CompletedProcess[str]:
+        """Run what a page of the documentation shows for a shell."""
+        text = (DOCS / page).read_text("utf-8")
+        blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        assert blocks
+        python = shlex.quote(sys.executable)
+        head = f'executionkit() {{ {python} -m executionkit "$@"; }}\n'
+        head += f'python() {{ {python} "$@"; }}\n'
+        return subprocess.run(
+            ["sh", "-e"],
+            input=head + "\n".join(blocks),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
             check=False,
         )
 

@@ -327,3 +327,17 @@ async def test_a_batch_in_doubt_says_how_to_go_on(
     assert resolved.exit_code == 0
     done = await call(*arguments)
     assert (done.exit_code, list(services.batches)) == (0, [batch_id])
+
+
+@pytest.mark.req("cli.batch")
+@pytest.mark.parametrize("settings", ["anthropic"], indirect=True)
+async def test_what_the_page_about_it_shows_runs(
+    services: Services, settings: dict[str, str], program: Any, folder: Path
+) -> None:
+    services.looks_needed = 0
+    program.environment |= settings
+    done = await asyncio.to_thread(program.run_page, "batches.md")
+    assert done.returncode == 0, done.stderr
+    found = rows((folder / "out.jsonl").read_text())
+    assert [row["custom_id"] for row in found] == ["row-1", "row-2"]
+    assert list(services.batches) == ["msgbatch_1", "msgbatch_2"]

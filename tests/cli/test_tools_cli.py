@@ -283,26 +283,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 @pytest.mark.req("cli.docs")
+@pytest.mark.timeout(90)
 def test_what_the_page_shows_runs(program: Any) -> None:
-    import re
-    import shlex
-    import subprocess
-    import sys
-
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) >= 5
-    python = shlex.quote(sys.executable)
-    head = f'executionkit() {{ {python} -m executionkit "$@"; }}\n'
-    done = subprocess.run(
-        ["sh", "-e"],
-        input=head + "\n".join(blocks),
-        cwd=program.folder,
-        env=program.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = program.run_page(PAGE.name)
     assert done.returncode == 0, done.stderr
     for words in ('"city": "Oslo"', "add\tAdds two numbers.", "add\t7", "2/2 passed"):
         assert words in done.stdout

@@ -119,3 +119,13 @@ def test_a_browser_is_opened_when_it_is_asked_for(
     done = invoke("trace", "view", run, "--open")
     assert (done.exit_code, done.stdout) == (1, "run.html\n")
     assert "no browser could be started" in done.stderr
+
+
+def test_what_the_page_about_it_shows_runs(
+    program: Any, run: str, folder: Path
+) -> None:
+    program.environment["BROWSER"] = "true"  # a program that shows nothing
+    done = program.run_page("trace-viewer.md")
+    assert done.returncode == 0, done.stderr
+    assert "2 model calls (1 failed)" in done.stdout
+    assert is_trace_page(folder / "run.html")
