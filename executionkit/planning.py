@@ -112,7 +112,8 @@ class PlanStep:
 @sealed
 @dataclass(frozen=True, slots=True)
 class PlanResult(StepsResult):
-    """What a plan returns: `outputs` and `cost`; the other fields stay empty."""
+    """What a plan returns: `outputs` and `cost`; with a journal `replayed` and
+    `replayed_cost` too. The other fields stay empty."""
 
 
 class Plan:
@@ -252,7 +253,13 @@ class Plan:
             journal=journal,
         )
         ended = await run_steps("plan_step", self._nodes, request)
-        return PlanResult(ended.outputs, ended.cost, ended.skipped)
+        return PlanResult(
+            ended.outputs,
+            ended.cost,
+            ended.skipped,
+            replayed=ended.replayed,
+            replayed_cost=ended.replayed_cost,
+        )
 
 
 async def make_plan(

@@ -189,7 +189,8 @@ CheckpointFn: TypeAlias = "Callable[[WorkflowCheckpoint], Awaitable[None] | None
 @sealed
 @dataclass(frozen=True, slots=True)
 class WorkflowResult(StepsResult):
-    """What a workflow returns: `outputs`, `cost`, `skipped`, `failures`."""
+    """What a workflow returns: `outputs`, `cost`, `skipped`, `failures`; with a journal
+    `replayed` and `replayed_cost` too."""
 
 
 class Workflow:
@@ -320,7 +321,14 @@ class Workflow:
         ended = await run_steps(
             "workflow_step", self._nodes, request, _snapshot, checkpoint_fn
         )
-        return WorkflowResult(ended.outputs, ended.cost, ended.skipped, ended.failures)
+        return WorkflowResult(
+            ended.outputs,
+            ended.cost,
+            ended.skipped,
+            ended.failures,
+            replayed=ended.replayed,
+            replayed_cost=ended.replayed_cost,
+        )
 
     def _resumed(self, earlier: Any) -> tuple[Mapping[str, Any], TokenUsage]:
         """The outputs and the cost that a run begins with."""

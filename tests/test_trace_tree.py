@@ -472,6 +472,8 @@ async def test_what_a_journal_answers_is_marked() -> None:
         check_tree(sink.events)
     first, second = runs
     assert not any("replayed" in event.payload for event in first.events)
+    told = {e.kind for e in second.events if e.payload.get("replayed")}
+    assert told == {"llm_call_start", "llm_call_end", "tool_call_end"}
     ends = [
         e.payload for e in second.events if e.kind in {"llm_call_end", "tool_call_end"}
     ]

@@ -98,6 +98,8 @@ class TestReplay:
         assert sorted(world.done) == ["a", "b", "c"]
         assert again == first
         assert again.cost == COST + COST + COST
+        assert (first.replayed, first.replayed_cost) == (0, TokenUsage())
+        assert (again.replayed, again.replayed_cost) == (3, again.cost)
         kinds = [e.kind for e in sink.events if "step" in e.kind]
         assert kinds == ["workflow_step_replayed"] * 3
         assert list(await states(store)) == [
@@ -106,6 +108,24 @@ class TestReplay:
             "workflow:0/b:1",
             "workflow:0/c:1",
         ]
+
+    async def test_a_plan_tells_what_came_from_the_journal_failures_too(self) -> None:
+        world, store = World(), MemoryJournalStore()
+        failure = ProviderError("down", cost=TokenUsage(llm_calls=2))
+        retry = RetryConfig(max_retries=1, base_delay=0, max_delay=0)
+        do = world.doing("a", [failure, "fine"])
+        plan = Plan(
+            [PlanStep("a", "", do, retry=retry), PlanStep("b", "", world.doing("b"))]
+        )
+        results = []
+        for _ in range(2):
+            async with Journal(store, "r") as journal:
+                results.append(await plan.execute(journal=journal))
+        first, again = results
+        assert world.done == ["a", "a", "b"]
+        assert (first.replayed, first.replayed_cost) == (0, TokenUsage())
+        assert (again.replayed, again.replayed_cost) == (3, again.cost)
+        assert again.cost == first.cost == COST + COST + TokenUsage(llm_calls=2)
 
     @pytest.mark.req("WF-08")
     async def test_a_join_runs_once_after_all_that_it_needs(self) -> None:

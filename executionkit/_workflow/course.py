@@ -19,6 +19,7 @@ from executionkit.engine.retry import RetryConfig, run_with_retry
 from executionkit.errors import (
     ApprovalPendingError,
     ExecutionKitError,
+    JournalError,
     PatternError,
     StepTimeoutError,
 )
@@ -286,11 +287,15 @@ class Course:
                 self._shared.tracker.add_usage(made[1])
                 self.output = made[0]
             raise
-        except Exception:
+        except Exception as exc:
+            if not has_begun and not isinstance(exc, JournalError):
+                cost = exc.cost if isinstance(exc, ExecutionKitError) else _NOTHING
+                record.note_replayed(cost)
             if not has_begun and self._resumed is not None:
                 self._resumed.failed_at = await record.failed_at(node, number)
             raise
         if outcome.is_replayed:
+            record.note_replayed(outcome.cost)
             await self._shared.tell("replayed", node.name, self._scope, attempt=number)
         return freeze(outcome.value), outcome.cost
 

@@ -53,6 +53,8 @@ class Done:
     cost: TokenUsage
     skipped: tuple[str, ...]
     failures: Mapping[str, str]
+    replayed: int = 0
+    replayed_cost: TokenUsage = field(default_factory=TokenUsage)
 
 
 async def run_steps(
@@ -111,7 +113,10 @@ async def run_steps(
     )
     await run.run(more_facts)
     outputs = {**context, **run.outputs}
-    return Done(outputs, tracker.to_usage(), run.skipped, run.failures)
+    ended = outputs, tracker.to_usage(), run.skipped, run.failures
+    if shared.record is None:
+        return Done(*ended)
+    return Done(*ended, shared.record.replayed, shared.record.replayed_cost)
 
 
 def _record(journal: object, kind: str) -> StepsRecord:

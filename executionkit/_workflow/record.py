@@ -16,6 +16,7 @@ from executionkit.errors import (
     DeadlineExceededError,
 )
 from executionkit.journal import Effect, Journal, Outcome, shown
+from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,10 +38,20 @@ class StepsRecord:
         kind: `workflow_step` or `plan_step`.
     """
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_journal", "replayed", "replayed_cost")
 
     def __init__(self, journal: Journal, kind: str) -> None:
         self._journal = journal.enter(kind.removesuffix("_step"))
+        self.replayed: int = 0
+        """Attempts whose outcome came from the journal."""
+
+        self.replayed_cost: TokenUsage = TokenUsage()
+        """What these had cost."""
+
+    def note_replayed(self, cost: TokenUsage) -> None:
+        """The outcome of an attempt came from the journal."""
+        self.replayed += 1
+        self.replayed_cost += cost
 
     async def check_graph(self, nodes: Sequence[Node]) -> None:
         """Refuse another graph than that of the earlier runs.

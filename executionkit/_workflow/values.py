@@ -76,6 +76,13 @@ class StepsResult:
     failures: Mapping[str, str] = field(default_factory=freeze_mapping)
     """Steps that failed and were allowed to, with type and text of the error."""
 
+    replayed: int = field(default=0, compare=False)
+    """Attempts at steps whose outcome came from the journal; 0 without one."""
+
+    replayed_cost: TokenUsage = field(default_factory=TokenUsage, compare=False)
+    """What these had cost in earlier runs; it is a part of `cost`. Neither counts when
+    results are compared."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "outputs", freeze_mapping(self.outputs))
         object.__setattr__(self, "failures", freeze_mapping(self.failures))
