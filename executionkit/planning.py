@@ -112,8 +112,10 @@ class PlanStep:
 @sealed
 @dataclass(frozen=True, slots=True)
 class PlanResult(StepsResult):
-    """What a plan returns: `outputs` and `cost`; with a journal `replayed` and
-    `replayed_cost` too. The other fields stay empty."""
+    """What a plan returns: `outputs` and `cost`; the other fields stay empty.
+
+    With a journal `replayed` and `replayed_cost` too.
+    """
 
 
 class Plan:

@@ -189,8 +189,10 @@ CheckpointFn: TypeAlias = "Callable[[WorkflowCheckpoint], Awaitable[None] | None
 @sealed
 @dataclass(frozen=True, slots=True)
 class WorkflowResult(StepsResult):
-    """What a workflow returns: `outputs`, `cost`, `skipped`, `failures`; with a journal
-    `replayed` and `replayed_cost` too."""
+    """What a workflow returns: `outputs`, `cost`, `skipped`, `failures`.
+
+    With a journal `replayed` and `replayed_cost` too.
+    """
 
 
 class Workflow:

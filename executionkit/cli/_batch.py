@@ -8,11 +8,10 @@ from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from executionkit.cli._ask import choose_kind
+from executionkit.cli._batch_again import command_words, how_to_go_on, output_file
 from executionkit.cli._console import ConfigError, Exit, UsageError, as_json
 from executionkit.cli._lines import (
     LineError,
-    OutputFile,
-    is_same_file,
     prompt_of,
     read_json_line,
     read_lines,
@@ -23,6 +22,7 @@ from executionkit.errors import ExecutionKitError, InDoubtError
 if TYPE_CHECKING:
     from executionkit.batches import BatchRequest, BatchResult, BatchState
     from executionkit.cli._job import Job
+    from executionkit.cli._lines import OutputFile
     from executionkit.journal import Journal
 
 __all__ = (
@@ -42,7 +42,7 @@ _HOW = (
 
 def run_run(job: Job) -> Coroutine[Any, Any, int]:
     """See the table of commands."""
-    client, output = _client(job), _output(job)
+    client, output = _client(job), output_file(job)
     return _run(job, client, output, _journal(job))
 
 
@@ -72,13 +72,13 @@ def run_wait(job: Job) -> Coroutine[Any, Any, int]:
         return wait_for_batch(client, job["batch_id"], **_waiting(job))
 
     client = _client(job)
-    _hand_back(job, job["batch_id"])
+    job.meter.done = lambda: how_to_go_on(job, "wait", job["batch_id"])
     return _tell(job, client, wait)
 
 
 def run_results(job: Job) -> Coroutine[Any, Any, int]:
     """See the table of commands."""
-    return _results(job, _client(job), _output(job))
+    return _results(job, _client(job), output_file(job))
 
 
 def _client(job: Job) -> Any:
@@ -104,17 +104,6 @@ def _client(job: Job) -> Any:
         raise ConfigError(msg) from exc
     job.console.secrets = client.known_secrets
     return client
-
-
-def _output(job: Job) -> OutputFile | None:
-    if job["output"] is None:
-        return None
-    if is_same_file(job["input"], job["output"]):
-        msg = "the output file is the input file; write to another one"
-        raise UsageError(msg)
-    return OutputFile(
-        job["output"], resume=False, overwrite=job["overwrite"], retry_errors=False
-    )
 
 
 def _journal(job: Job) -> Journal | None:
@@ -157,15 +146,6 @@ class _Changes:
         if now != self._last:
             self._last = now
             self._show(state)
-
-
-def _hand_back(job: Job, batch_id: str, command: str | None = None) -> None:
-    """What Ctrl-C says."""
-    wait = command or f"batch wait {batch_id}"
-    job.meter.done = lambda: (
-        f"batch {batch_id} goes on; `executionkit {wait}` goes on with it, "
-        f"`executionkit batch cancel {batch_id}` ends it"
-    )
 
 
 async def _requests(job: Job) -> list[BatchRequest]:
@@ -227,7 +207,8 @@ async def _submit(job: Job, client: Any) -> int:
         _write_state(job, state)
     else:
         job.console.result(state.id)
-        job.console.note(f"go on with: executionkit batch wait {state.id}")
+        go_on = command_words(job, "wait", batch_id=state.id)
+        job.console.note(f"go on with: {go_on}")
     return Exit.OK
 
 
@@ -305,18 +286,19 @@ async def _run(
 
 def _will_go_on(job: Job, batch_id: str) -> None:
     """What Ctrl-C says once there is a batch."""
+    end = command_words(job, "cancel", batch_id=batch_id)
     if job["cancel_on_exit"]:
         job.meter.done = lambda: (
-            f"batch {batch_id} was to end, and the service has not said yes; "
-            f"`executionkit batch cancel {batch_id}` ends it"
+            f"batch {batch_id} was to end, and the service has not said yes; `{end}` "
+            "ends it"
         )
     elif job["journal"] is not None:
         job.meter.done = lambda: (
-            f"batch {batch_id} goes on; the same command goes on with it, "
-            f"`executionkit batch cancel {batch_id}` ends it"
+            f"batch {batch_id} goes on; the same command goes on with it, `{end}` ends "
+            "it"
         )
     else:
-        _hand_back(job, batch_id, f"batch run {job['input'] or '-'} --id {batch_id}")
+        job.meter.done = lambda: how_to_go_on(job, "run", batch_id)
 
 
 def _say_how(job: Job, exc: ExecutionKitError) -> None:

@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def test_without_a_service_nothing_is_asked(invoke: Callable[..., Any]) -> None:
 
 
 @pytest.mark.req("cli.batch")
-@pytest.mark.parametrize("command", ["run", "wait"])
+@pytest.mark.parametrize("command", ["run", "piped", "wait"])
 async def test_ctrl_c_names_the_batch_and_how_to_go_on(
     services: Services,
     settings: dict[str, str],
@@ -222,17 +223,23 @@ async def test_ctrl_c_names_the_batch_and_how_to_go_on(
     write: Any,
     invoke: Callable[..., Any],
     command: str,
+    folder: Path,
 ) -> None:
     services.looks_needed = 10_000
     write("in.jsonl", LINES)
-    arguments = ["run", "in.jsonl", *TEMPLATE]
+    kind = "anthropic" if "ANTHROPIC_MODEL" in settings else "openai"
+    more = [*TEMPLATE, "-o", "the out.jsonl", "--provider", kind]
+    arguments = ["run", "in.jsonl", *more]
+    if command == "piped":
+        arguments = ["run", *more]
     if command == "wait":
         ran = await asyncio.to_thread(invoke, "batch", "submit", "in.jsonl", *TEMPLATE)
         arguments = ["wait", ran.stdout.strip()]
     services.looked.clear()
     program.environment |= settings
-    process = program.start("batch", *arguments, "--interval", "60")
-    with process:
+    stdin = (folder / "in.jsonl").open() if command == "piped" else None
+    process = program.start("batch", *arguments, "--interval", "60", stdin=stdin)
+    with process, stdin or nullcontext():
         async with asyncio.timeout(15):
             await services.looked.wait()
         process.send_signal(signal.SIGINT)
@@ -241,10 +248,49 @@ async def test_ctrl_c_names_the_batch_and_how_to_go_on(
     (batch_id,) = services.batches
     last = errors.splitlines()[-1]
     assert f"interrupted; batch {batch_id} goes on" in last
-    resume = f"batch run in.jsonl --id {batch_id}"
-    assert (resume if command == "run" else f"batch wait {batch_id}") in last
-    assert f"batch cancel {batch_id}" in last
     assert not services.batches[batch_id].canceled
+    _, again, _, end, _ = last.split("`")
+    services.looks_needed = 0
+    for one in again.split(" && "):
+        done = await asyncio.to_thread(invoke, *shlex.split(one)[1:])
+        assert done.exit_code == 0, done.stderr
+    if command != "wait":
+        found = rows((folder / "the out.jsonl").read_text())
+        assert sorted(row["output"] for row in found) == [
+            "say one",
+            "say three",
+            "say two",
+        ]
+    assert list(services.batches) == [batch_id]
+    shown = f"executionkit batch cancel {batch_id}"
+    assert end == (shown if command == "wait" else f"{shown} --provider {kind}")
+
+
+@pytest.mark.req("cli.batch")
+@pytest.mark.parametrize("settings", ["anthropic"], indirect=True)
+async def test_a_file_that_is_there_is_replaced_when_that_is_meant(
+    call: Any, services: Services, write: Any, folder: Path
+) -> None:
+    write("in.jsonl", LINES)
+    arguments = ("run", "in.jsonl", *TEMPLATE, "-o", "out.jsonl")
+    assert (await call(*arguments)).exit_code == 0
+    out = folder / "out.jsonl"
+    first = out.read_text()
+    refused = await call(*arguments)
+    assert (refused.exit_code, len(services.batches)) == (2, 1)
+    assert "give --overwrite" in refused.stderr
+    assert "--resume" not in refused.stderr
+    kept = (*arguments, "--journal", "runs.db")
+    for _ in range(2):  # what the first one wrote, and what the journal has
+        assert (await call(*kept)).exit_code == 0
+        assert out.read_text() == first
+    assert len(services.batches) == 2
+    out.write_text("my notes\n")
+    refused = await call(*kept)
+    assert (refused.exit_code, out.read_text()) == (2, "my notes\n")
+    assert "holds no results of `batch`" in refused.stderr
+    assert (await call(*kept, "--overwrite")).exit_code == 0
+    assert out.read_text() == first
 
 
 async def stopped(
