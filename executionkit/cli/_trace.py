@@ -124,6 +124,12 @@ def told(summary: TraceSummary) -> list[str]:
         lines.append(f"{summary.skipped} lines are no events")
     if summary.cut:
         lines.append("the last line has no end: its writer died, or still writes")
+    replayed = model.replayed + tool.replayed
+    if replayed:
+        lines.append(f"{replayed} more calls were given back by a journal")
+    unfinished = model.unfinished + tool.unfinished
+    if unfinished:
+        lines.append(f"{unfinished} calls have no end")
     if waits.count:
         lines.append(f"waited {waits.seconds:.3f} s in {waits.count} waits")
     if summary.failed_attempts:

@@ -29,7 +29,7 @@ GENERATOR: Final = '<meta name="generator" content="executionkit trace view">'
 """By this a page is known to be one of ours."""
 
 _MICRO: Final = 1_000_000
-_CACHED, _BLOCKED, _ORPHAN = 1, 2, 4
+_CACHED, _BLOCKED, _ORPHAN, _REPLAYED = 1, 2, 4, 8
 _SHOWN_AS_COLUMNS: Final = ("duration",)
 
 
@@ -123,6 +123,7 @@ def _columns(
         flags = _CACHED if span.payload.get("cached") is True else 0
         flags |= _BLOCKED if span.payload.get("blocked") is True else 0
         flags |= _ORPHAN if span.is_orphan else 0
+        flags |= _REPLAYED if span.is_replayed else 0
         row = {
             "k": KINDS.index(span.kind),
             "n": index_of(span.name),

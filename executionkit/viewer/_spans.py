@@ -69,6 +69,11 @@ class Span:
             return None
         return told if told is not None and told >= 0 else self.end - self.start
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether it was not done, but given back from a journal."""
+        return self.payload.get("replayed") is True
+
     def count(self, key: str) -> int:
         """A number of its payload, >= 0."""
         value = number(self.payload.get(key))

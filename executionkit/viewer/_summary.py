@@ -46,6 +46,10 @@ class TraceGroup:
     cached: int = 0
     """How many were answered from a cache."""
 
+    replayed: int = 0
+    """How many more were not done, but given back from a journal; they count nowhere
+    else."""
+
     seconds: float = 0.0
     """The sum of their durations; calls side by side count each."""
 
@@ -162,6 +166,9 @@ class _Group:
 
     def add(self, span: Span, cost: float | None) -> None:
         counts = self._counts
+        if span.is_replayed:
+            counts["replayed"] += 1
+            return
         counts["count"] += 1
         counts["errors"] += span.error is not None
         counts["attempts"] += span.count("attempts")
@@ -260,7 +267,7 @@ class Summarizer:
         if span.kind == "attempt":
             self._failed_attempts += span.error is not None
             return
-        if span.error is not None:
+        if span.error is not None and not span.is_replayed:
             code = span.error if len(self._errors) < _MAX_NAMES else _OTHERS
             self._errors[code] += 1
         names = self._by.get(span.kind)

@@ -5,7 +5,7 @@ const D = JSON.parse($("data").textContent);
 $("data").textContent = "";
 const {k: K, n: N, p: P, s: S, d: L, e: E, i: IN, o: OUT, c: C, f: F, r: R, x: X, names, kinds: KINDS} = D;
 const SUM = D.summary, COUNT = K.length;
-const CACHED = 1, BLOCKED = 2, ORPHAN = 4;
+const CACHED = 1, BLOCKED = 2, ORPHAN = 4, REPLAYED = 8;
 const kindOf = i => KINDS[K[i]], nameOf = i => names[N[i]], errorOf = i => names[E[i]];
 const [PATTERN, STEP, MODEL, TOOL, ATTEMPT, WAIT, EVENT] = KINDS.map((_, i) => i);
 const KIND_NAMES = {pattern: "Patterns", step: "Steps", model: "Model calls", tool: "Tool calls", attempt: "Attempts", wait: "Waits", event: "Events", other: "Others"};
@@ -184,6 +184,7 @@ function tagOf(i) {
   if (failed(i)) parts.push(errorOf(i));
   if (x.attempts > 1) parts.push(`${x.attempts} attempts`);
   if (F[i] & CACHED) parts.push("cached");
+  if (F[i] & REPLAYED) parts.push("from the journal");
   if (F[i] & BLOCKED && !failed(i)) parts.push("blocked");
   if (L[i] < 0) parts.push("no end");
   if (F[i] & ORPHAN) parts.push("no start");
@@ -226,7 +227,7 @@ function bar(cell, i) {
   made.style.width = Math.max(to - from, 2) + "px";
   if (failed(i)) made.classList.add("failed");
   if (L[i] < 0) made.classList.add("open");
-  if (F[i] & CACHED) made.classList.add("cached");
+  if (F[i] & (CACHED | REPLAYED)) made.classList.add("cached");
   if (isCall(i)) {
     let drawn = 0, solid = 0;
     for (let c = first[i]; c >= 0 && drawn < 80; c = next[c]) {
@@ -468,7 +469,7 @@ function link(i, text) {
 }
 function status(i) {
   if (failed(i)) return el("span", "badge bad", "✕ " + errorOf(i));
-  return el("span", "badge", L[i] < 0 ? "no end" : F[i] & CACHED ? "ok, cached" : K[i] === WAIT || K[i] === EVENT ? "done" : "ok");
+  return el("span", "badge", L[i] < 0 ? "no end" : F[i] & CACHED ? "ok, cached" : F[i] & REPLAYED ? "ok, from the journal" : K[i] === WAIT || K[i] === EVENT ? "done" : "ok");
 }
 function detail(i) {
   const box = $("detail"), x = X[i];
@@ -558,7 +559,7 @@ function figures() {
 }
 const COLUMNS = [
   ["Count", g => int(g.count)], ["Failed", g => g.errors ? int(g.errors) : "", "bad"], ["p50", g => seconds(g.p50)], ["p95", g => seconds(g.p95)],
-  ["Longest", g => seconds(g.longest)], ["Total time", null], ["Attempts", g => g.attempts ? int(g.attempts) : ""], ["Cached", g => g.cached ? int(g.cached) : ""],
+  ["Longest", g => seconds(g.longest)], ["Total time", null], ["Attempts", g => g.attempts ? int(g.attempts) : ""], ["Cached", g => g.cached ? int(g.cached) : ""], ["Replayed", g => g.replayed ? int(g.replayed) : ""],
   ["Tokens in", g => g.input_tokens ? int(g.input_tokens) : ""], ["from cache", g => g.cached_tokens ? int(g.cached_tokens) : ""], ["Tokens out", g => g.output_tokens ? int(g.output_tokens) : ""], ["Cost", g => g.cost == null ? "" : money(g.cost)],
 ];
 function groupTable(title, groups, kind) {

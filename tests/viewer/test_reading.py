@@ -243,6 +243,24 @@ def test_calls_that_failed_for_good_fill_no_memory() -> None:
     assert len([*early, *pairing.finish()]) == 50
 
 
+@pytest.mark.req("viewer.replayed")
+def test_what_a_journal_gave_back_counts_apart() -> None:
+    again = [
+        {**item, "payload": {**item["payload"], "replayed": True}}
+        for item in small()
+        if item["kind"].startswith(("llm_call", "tool_call"))
+    ]
+    summary = summarize_trace([*small(), *again], prices=Prices(input=10, output=100))
+    alone = summarize_trace(small(), prices=Prices(input=10, output=100))
+    assert (summary.model_calls.replayed, summary.tool_calls.replayed) == (2, 1)
+    for name in ("count", "errors", "input_tokens", "cost", "attempts", "p95"):
+        for group in ("model_calls", "tool_calls"):
+            found = getattr(getattr(summary, group), name)
+            assert found == getattr(getattr(alone, group), name)
+    assert summary.errors == alone.errors
+    assert "from the journal" in render_trace(again)
+
+
 @pytest.mark.req("viewer.tolerant")
 def test_no_more_than_so_many_are_open_at_once() -> None:
     events = [event(n, "x_start", None, span_id=f"{n:016x}") for n in range(50)]
