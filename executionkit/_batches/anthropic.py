@@ -9,7 +9,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
-from executionkit._batches.client import ClientBase, checked_id, transport_settings
+from executionkit._batches.client import (
+    ClientBase,
+    checked_id,
+    listed,
+    transport_settings,
+)
 from executionkit._batches.messages import MessageBatches, results_url
 from executionkit._batches.values import BatchLine, BatchRequest, BatchState
 from executionkit._endpoint import checked_key
@@ -172,10 +177,7 @@ class AnthropicBatchClient(ClientBase, MessageBatches):
         oldest = since - _CLOCK_SKEW
         for _ in range(_PAGES):
             page = self._json(await self._raw("GET", self._listing(query)))
-            data = page.get("data")
-            states = (
-                [self._state(one) for one in data] if isinstance(data, list) else []
-            )
+            states = [self._state(one) for one in listed(page)]
             recent = [one for one in states if (one.created_at or since) >= oldest]
             found += [one for one in recent if one.counts.total == requests]
             if not page.get("has_more") or len(recent) < len(states) or not states:

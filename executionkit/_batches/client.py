@@ -49,6 +49,36 @@ def checked_id(batch_id: object) -> str:
     return quote(batch_id, safe="")
 
 
+def known_id(found: Any) -> str:
+    """The id of a batch out of the service's object.
+
+    Raises:
+        BadResponseError: When it has none that could be asked for.
+    """
+    if not isinstance(found, Mapping):
+        refuse("the answer holds a batch that is no JSON object")
+    batch_id = found.get("id")
+    if not isinstance(batch_id, str) or not batch_id:
+        refuse("the answer has no `id` of a batch")
+    try:
+        checked_id(batch_id)
+    except ValueError as exc:
+        refuse(f"the answer has an `id` that cannot be used: {exc}")
+    return batch_id
+
+
+def listed(page: Mapping[str, Any]) -> list[Any]:
+    """The batches of a page of the service's list.
+
+    Raises:
+        BadResponseError: When it is none. Nobody may conclude that there are none.
+    """
+    data = page.get("data")
+    if not isinstance(data, list):
+        refuse("the answer has no list of batches in `data`")
+    return data
+
+
 class ClientBase:
     """A service that is reached over HTTP.
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
+from executionkit._batches.client import known_id
 from executionkit._batches.reading import (
     answered,
     malformed,
@@ -114,10 +115,7 @@ class MessageBatches:
         )
 
     def _state(self, found: Mapping[str, Any]) -> BatchState:
-        said = word(found.get("processing_status"))
-        batch_id = word(found.get("id"))
-        if not batch_id:
-            refuse("the answer has no `id` of a batch")
+        batch_id, said = known_id(found), word(found.get("processing_status"))
         if said not in _STATUSES:
             refuse(f"the answer has an unknown `processing_status` {said!r:.80}")
         told = found.get("request_counts")

@@ -12,6 +12,8 @@ from executionkit._batches.client import (
     ClientBase,
     checked_id,
     joined,
+    known_id,
+    listed,
     transport_settings,
 )
 from executionkit._batches.reading import (
@@ -224,10 +226,7 @@ class OpenAIBatchClient(ClientBase):
             mark = "&" if "?" in self._site.url else "?"
             url = f"{self._site.url}{mark}{urlencode(query)}"
             page = self._json(await self._site.request("GET", url))
-            data = page.get("data")
-            states = (
-                [self._state(one) for one in data] if isinstance(data, list) else []
-            )
+            states = [self._state(one) for one in listed(page)]
             recent = [one for one in states if (one.created_at or since) >= oldest]
             found += [one for one in recent if _key_of(one) == key]
             if not page.get("has_more") or len(recent) < len(states) or not states:
@@ -279,9 +278,7 @@ class OpenAIBatchClient(ClientBase):
             refuse("the service named a file by an id that is none")
 
     def _state(self, found: Mapping[str, Any]) -> BatchState:
-        said, batch_id = word(found.get("status")), word(found.get("id"))
-        if not batch_id:
-            refuse("the answer has no `id` of a batch")
+        batch_id, said = known_id(found), word(found.get("status"))
         if said not in _STATUSES:
             refuse(f"the answer has an unknown `status` {said!r:.80}")
         return BatchState(

@@ -16,6 +16,10 @@ from executionkit.types import TokenUsage
 __all__ = ("answered", "malformed", "number", "refused", "seconds", "word")
 
 
+_LATEST = 1e12
+"""Seconds: a date beyond is none."""
+
+
 def answered(
     custom_id: str, payload: Any, parse: Callable[[Any], LLMResponse]
 ) -> BatchItem:
@@ -83,7 +87,7 @@ def number(value: object) -> int:
 def seconds(value: object) -> float | None:
     """A date of a service's object, in wall-clock seconds; None when it is none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < _LATEST else None
     if not isinstance(value, str) or len(value) > 64:
         return None
     from datetime import UTC, datetime

@@ -58,7 +58,8 @@ def _open_streams() -> None:
         if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - as long as the process
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
+            errors = "backslashreplace" if name == "stderr" else "strict"
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def build(*, is_program: bool = True) -> Any:

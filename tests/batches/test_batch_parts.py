@@ -95,6 +95,8 @@ def test_a_line_that_is_too_long_is_told() -> None:
         ({"id": "b"}, "unknown"),
         ({"id": "b", "processing_status": "lost", "status": "lost"}, "unknown"),
         ({"id": 3, "processing_status": "ended", "status": "completed"}, "no `id`"),
+        ({"id": "\ud800", "processing_status": "ended"}, "cannot be used"),
+        ({"id": "../x", "status": "completed"}, "cannot be used"),
         ([], "not a JSON object"),
     ],
 )
@@ -106,6 +108,23 @@ async def test_an_object_that_is_no_batch_is_a_bad_response(
         await client.retrieve("b")
 
 
+@pytest.mark.req("batches.once")
+@pytest.mark.parametrize(
+    "page",
+    [{}, {"data": None}, {"data": {}}, {"data": ["x"]}, {"data": [None]}],
+    ids=str,
+)
+async def test_a_list_that_is_none_does_not_say_that_there_is_no_batch(
+    client: Any, services: Services, page: Any
+) -> None:
+    services.lose("POST /v1/(messages/)?batches")
+    services.fail("GET /v1/(messages/)?batches", json_reply(page), times=9)
+    with pytest.raises(ProviderError) as caught:
+        await run_batch(client, [BatchRequest("a", "x")])
+    assert caught.value.metadata["in_doubt"]
+    assert len(services.batches) == 1
+
+
 @pytest.mark.req("batches.results")
 async def test_odd_facts_of_a_batch_do_no_harm(client: Any, services: Services) -> None:
     odd = {
@@ -114,7 +133,7 @@ async def test_odd_facts_of_a_batch_do_no_harm(client: Any, services: Services) 
         "status": "completed",
         "request_counts": {"total": -3, "succeeded": "x", "completed": True},
         "created_at": "yesterday",
-        "expires_at": "9" * 100,
+        "expires_at": 10**400,
         "errors": {"data": [3, {"message": 4}]},
     }
     services.fail("GET .*", json_reply(odd))

@@ -370,6 +370,15 @@ def test_numbers_that_json_does_not_have_are_texts() -> None:
     assert json.loads(as_json({"a": [float("nan"), 1.5]})) == {"a": ["nan", 1.5]}
 
 
+@pytest.mark.req("cli.exit-codes")
+@pytest.mark.skipif(sys.platform == "win32", reason="arguments are text there")
+def test_an_argument_that_is_no_text_is_a_wrong_call_in_words(program: Any) -> None:
+    done = program.run("tools", "list", "a\udcff")
+    assert done.returncode == 2
+    assert "unexpected extra argument(s) (a\\udcff)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.req("cli.streams")
 def test_streams_that_are_closed_do_no_harm(program: Any) -> None:
     import shlex
