@@ -17,6 +17,7 @@ ALL = (
     *("batch run", "batch submit", "batch status", "batch wait", "batch results"),
     *("batch cancel", "tools list", "tools call", "tools run", "mcp serve"),
     *("journal list", "journal resolve", "journal retry"),
+    *("trace view", "trace summary"),
 )
 BLOCKER = """
 import sys
