@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from executionkit._clock import get_clock
 from executionkit._fallback.account import Account, with_facts
 from executionkit._fallback.rules import refuse_if_late
+from executionkit._fallback.telling import tell_attempt
 from executionkit._llm import LLMResponse
 from executionkit.context import remaining_deadline
 from executionkit.cost import collecting_lost_cost, estimate_tokens
-from executionkit.engine._rounds import Shared, at_most, requests_left
+from executionkit.engine._rounds import (
+    Shared,
+    at_most,
+    least,
+    requests_left,
+    shared_by,
+)
 from executionkit.errors import (
     AllProvidersFailedError,
     BadResponseError,
     DeadlineExceededError,
 )
+from executionkit.observability import error_name
 from executionkit.patterns._failures import own_failure
 from executionkit.types import TokenUsage
 
@@ -67,7 +75,7 @@ class Asking:
         self.account: Account = Account()
         self._messages = messages
         self._options = options
-        self._most = _least(rules.max_attempts, requests_left())
+        self._most = least(rules.max_attempts, requests_left())
         self._asked: set[str] = set()
         self._spare: tuple[Member, LLMResponse] | None = None
         self._abandons = False
@@ -156,11 +164,12 @@ class Asking:
         clock = self.rules.clock
         began = clock.monotonic()
         self.account.sent += 1
+        number = self.account.sent
         response: Any  # a provider of one's own may return anything
         try:
             response = await self._reply(member)
         except Exception as exc:
-            failure = self.failed(member, ticket, exc, is_hedge=is_hedge)
+            failure = self.failed(member, ticket, exc, number, began, is_hedge=is_hedge)
             if failure is None:
                 return None
             if failure is exc:
@@ -182,7 +191,9 @@ class Asking:
                 f"LLMResponse, got {type(response).__name__}"
             )
             wrong = BadResponseError(msg)
-            failure = self.failed(member, ticket, wrong, is_hedge=is_hedge)
+            failure = self.failed(
+                member, ticket, wrong, number, began, is_hedge=is_hedge
+            )
             if failure is None:
                 return None
         # Outside of the handler: so the failure keeps the context that it had.
@@ -205,14 +216,24 @@ class Asking:
         member: Member,
         ticket: Ticket,
         exc: Exception,
+        number: int,
+        began: float,
         *,
         is_hedge: bool = False,
     ) -> BaseException | None:
-        """Book a failure; what to raise, or None when somebody else is asked."""
+        """Book the failure of request `number`, from `began` on.
+
+        Returns:
+            What to raise, or None when somebody else is asked.
+        """
         failure = own_failure(exc, self.rules.secrets)
         earlier = list(self.account.failures.values())
         member.failed(ticket, failure, self.rules.clock.monotonic())
         self.account.failed(member, failure, self.rules.secrets)
+        if shared_by(failure) is None:  # else those inside have told of themselves
+            requests = self.account.failures[member.name].requests
+            more = {} if requests == 1 else {"requests": requests}
+            self._tell(member, number, began, error_name(failure), **more)
         if not isinstance(failure, Exception):
             return failure
         if is_hedge or self._spare is not None or self.rules.goes_on(exc, failure):
@@ -220,6 +241,12 @@ class Asking:
         for other in earlier:
             failure.add_note(f"before: {other.name}: {other.reason}")
         return failure
+
+    def _tell(
+        self, member: Member, number: int, began: float, error: str, **facts: int
+    ) -> None:
+        seconds = self.rules.clock.monotonic() - began
+        tell_attempt(member, self._options, number, seconds, error, facts)
 
     def _judged(self, member: Member, response: LLMResponse) -> LLMResponse | None:
         self.account.answered(response)
@@ -262,14 +289,19 @@ class Asking:
     ) -> LLMResponse | None:
         """`_ask` in a task of its own, with all costs that it leaves behind."""
         lost: list[TokenUsage] = []
+        number, began = self.account.sent + 1, self.rules.clock.monotonic()
         try:
             with collecting_lost_cost(lost.append):
                 return await self._ask(member, ticket, is_hedge=is_hedge)
         except asyncio.CancelledError:
             # What an abandoned request used is not known, and not nothing.
-            if self._abandons and not lost:
-                sends = estimate_tokens(self._messages, self._options.get("tools"))
-                self.account.add(TokenUsage(sends))
+            if self._abandons:
+                sends = 0
+                if not lost:
+                    sends = estimate_tokens(self._messages, self._options.get("tools"))
+                    self.account.add(TokenUsage(sends))
+                more = {"input_tokens": sends} if sends else {}
+                self._tell(member, number, began, "hedge_lost", **more)
             raise
         finally:
             if lost:
@@ -333,10 +365,7 @@ class Asking:
         error.retry_after = wait if 0 < wait < float("inf") else None
         if any(getattr(exc, "retries_exhausted", False) for exc in account.causes):
             error.retries_exhausted = True
-            error.add_note(
-                "Not retried: a provider has retried by itself, and layers of retries "
-                "do not multiply"
-            )
+            error.add_note("Not retried: a provider has retried by itself already")
         if account.causes:
             error.__cause__ = account.causes[-1]
         return error
@@ -351,12 +380,6 @@ class Asking:
         if self._most == self.rules.max_attempts:
             return f"not asked, `max_attempts={self._most}` is used up"
         return "not asked, the requests of the call and its retries are used up"
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 async def _stopped(waiting: list[_Task]) -> asyncio.CancelledError | None:

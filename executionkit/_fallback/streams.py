@@ -117,11 +117,13 @@ class FallbackStream(AsyncIterator[_ItemT], Generic[_ItemT]):
     async def _open(self, member: Member, ticket: Ticket) -> bool:
         """Whether the stream of this provider is the one."""
         self._asking.account.sent += 1
+        number = self._asking.account.sent
+        began = self._asking.rules.clock.monotonic()
         try:
             ready = await self._first_items(member)
         except Exception as exc:
             await self._drop()
-            failure = self._asking.failed(member, ticket, exc)
+            failure = self._asking.failed(member, ticket, exc, number, began)
             if failure is None:
                 return False
             if failure is exc:

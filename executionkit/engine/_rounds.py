@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-__all__ = ("Shared", "at_most", "requests_left", "shared_by")
+__all__ = ("Shared", "at_most", "least", "requests_left", "shared_by")
 
 _ATTRIBUTE: Final = "shared_requests"
 
@@ -57,3 +57,10 @@ def at_most(count: int) -> Iterator[None]:
         yield
     finally:
         _left.reset(token)
+
+
+def least(one: int | None, other: int | None) -> int | None:
+    """The smaller limit; None = no limit."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

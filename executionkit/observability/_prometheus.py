@@ -129,16 +129,34 @@ class PrometheusMetrics:
         model = self._bounded("model", facts.get("model", _UNKNOWN))
         error = facts.get("error_code") or facts.get("error_type")
         outcome = "error" if error else "ok"
-        self._of("llm_calls", provider, model, outcome).inc()
-        self._of("llm_call_duration_seconds", provider, model).observe(
-            facts.get("duration", 0.0)
-        )
+        requests = facts.get("requests", 1)  # the others are told as attempts
+        if requests > 0:
+            self._of("llm_calls", provider, model, outcome).inc(requests)
+            self._of("llm_call_duration_seconds", provider, model).observe(
+                facts.get("duration", 0.0)
+            )
+        self._tokens(provider, model, facts)
+        if error:
+            self._failed("llm_call", error)
+
+    def _attempt(self, facts: Any) -> None:
+        if "provider" not in facts:  # of a tool or a step
+            return
+        provider = self._bounded("provider", facts["provider"])
+        model = self._bounded("model", facts.get("model", _UNKNOWN))
+        requests = facts.get("requests", 1)
+        if requests > 0:
+            self._of("llm_calls", provider, model, "error").inc(requests)
+            self._of("llm_call_duration_seconds", provider, model).observe(
+                facts.get("duration", 0.0)
+            )
+        self._tokens(provider, model, facts)
+
+    def _tokens(self, provider: str, model: str, facts: Any) -> None:
         for kind in ("input", "output", "cached"):
             count = facts.get(f"{kind}_tokens")
             if count:
                 self._of("tokens", provider, model, kind).inc(count)
-        if error:
-            self._failed("llm_call", error)
 
     def _llm_retry(self, _facts: Any) -> None:
         self._of("retries", "llm_call").inc()
@@ -201,5 +219,6 @@ _HANDLERS: Final = {
     "pattern_end": PrometheusMetrics._run_end,  # noqa: SLF001
     "workflow_step_retry": PrometheusMetrics._step_retry,  # noqa: SLF001
     "plan_step_retry": PrometheusMetrics._step_retry,  # noqa: SLF001
+    "attempt": PrometheusMetrics._attempt,  # noqa: SLF001
     "wait": PrometheusMetrics._wait,  # noqa: SLF001
 }

@@ -73,6 +73,7 @@ class Scope:
         "labels",
         "more",
         "parent_id",
+        "requests",
         "root",
         "secrets",
         "sink",
@@ -112,6 +113,8 @@ class Scope:
         """Whether its outcome came from a journal: nothing was done."""
         self.has_waited: bool = False
         """Whether a wait was noted since it began."""
+        self.requests: int = 0
+        """Of a model call: the requests that were noted by `attempted`."""
         self._before = before
         self._pending: list[TraceEvent] | None = None
 
@@ -159,9 +162,29 @@ class Scope:
             "reason": reason,
             "duration": seconds,
         }
+        self._note("wait", facts)
+
+    def attempted(
+        self, number: int, seconds: float, error: str, facts: Mapping[str, Any]
+    ) -> None:
+        """Note an attempt that is over now; it is told with the next event.
+
+        Args:
+            number: From 1.
+            seconds: How long it took.
+            error: Why it brought nothing.
+            facts: More of it; `requests` = how many it has sent, if not one.
+        """
+        self.requests += facts.get("requests", 1)
+        if self.sink is None:
+            return
+        told = {**self.labels, "parent_id": self.span_id, "attempt": number, **facts}
+        self._note("attempt", {**told, "duration": seconds, "error": error})
+
+    def _note(self, kind: str, facts: dict[str, Any]) -> None:
         if self._pending is None:
             self._pending = []
-        self._pending.append(TraceEvent("wait", facts))
+        self._pending.append(TraceEvent(kind, facts))
 
     async def tell(self, kind: str, facts: dict[str, Any]) -> None:
         """Emit an event of this span, and the waits that were noted before it."""

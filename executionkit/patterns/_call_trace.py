@@ -19,6 +19,7 @@ from executionkit.observability import (
     model_name,
     provider_name,
 )
+from executionkit.types import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,6 +117,7 @@ class CallTrace:
     async def started(self, number: int) -> None:
         """Attempt `number` (from 1) is about to be sent."""
         self._chat.attempts = number
+        self.scope.requests = 0
         self._began = get_clock().monotonic()
         facts: dict[str, Any] = {"attempt": number, **self._who()}
         await self.scope.tell("llm_call_start", self._with_account(facts))
@@ -132,6 +134,7 @@ class CallTrace:
             "duration": self._took(),
             **self._who(),
             **_named(exc),
+            **self._requests(getattr(exc, "spent_besides", None), 0),
         }
         self._with_account(facts)
         if isinstance(exc, asyncio.CancelledError):
@@ -158,7 +161,8 @@ class CallTrace:
             "output_tokens": usage.output_tokens,
             "content": response.content,
             "duration": self._took(),
-            **self._who(),
+            **self._who(response),
+            **self._requests(response.besides, 1),
             **facts,
         }
         cached = usage.cache_read_tokens
@@ -190,13 +194,24 @@ class CallTrace:
         await self.scope.tell("llm_call_retry", self._with_account(facts))
         self.scope.renew()  # the next attempt has a span of its own
 
-    def _who(self) -> dict[str, str]:
-        """Who is asked."""
-        who = {"provider": provider_name(self._provider)}
-        model = model_name(self._provider, self._options)
+    def _who(self, response: LLMResponse | None = None) -> dict[str, str]:
+        """Who is asked, or has answered."""
+        path = None if response is None else response.answered_by
+        provider = _member(self._provider, path)
+        who = {"provider": provider_name(provider)}
+        model = model_name(provider, self._options)
+        if response is not None and path:
+            who["answered_by"] = path
+            model = model or response.model
         if model is not None:
             who["model"] = model
         return who
+
+    def _requests(self, besides: object, least: int) -> dict[str, int]:
+        """How many requests have no `attempt` that tells of them, if not one."""
+        more = besides.llm_calls if isinstance(besides, TokenUsage) else 0
+        count = max(least, 1 + more - self.scope.requests)
+        return {} if count == 1 else {"requests": count}
 
     def _took(self) -> float:
         return get_clock().monotonic() - self._began
@@ -205,6 +220,20 @@ class CallTrace:
         facts["call_id"] = self._call_id
         facts["cost"] = self._tracker.to_usage()
         return facts
+
+
+def _member(provider: object, path: str | None) -> object:
+    """The one of several providers that `answered_by` names."""
+    members = getattr(provider, "providers", None) if path else None
+    if not path or not isinstance(members, Mapping):
+        return provider
+    known: Mapping[str, object] = members
+    if path in known:
+        return known[path]
+    for name, inner in known.items():
+        if path.startswith(f"{name}/"):
+            return _member(inner, path.removeprefix(f"{name}/"))
+    return provider
 
 
 def _named(exc: BaseException) -> dict[str, Any]:
