@@ -94,8 +94,7 @@ class SQLiteJournalStore:
             )
             return frozenset(row[0] for row in rows)
 
-        name = hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        lock = RunLock(self._path.with_name(f"{self._path.name}.{name}.lock"))
+        lock = RunLock(self._lock_path(run))
         try:
             holder = await run_in_thread(lock.take)
         except OSError as exc:
@@ -109,6 +108,14 @@ class SQLiteJournalStore:
         except BaseException:
             await self.close(run)
             raise
+
+    def _lock_path(self, run: str) -> Path:
+        name = hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return self._path.with_name(f"{self._path.name}.{name}.lock")
+
+    def has_lock(self, run: str) -> bool:
+        """Whether a process has this run, or was killed when it had it."""
+        return self._lock_path(run).exists()
 
     async def get(self, run: str, effect_id: str) -> JournalEntry | None:
         def work(db: sqlite3.Connection) -> JournalEntry | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from executionkit.cli._console import Exit, UsageError
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from executionkit.journal import Journal, JournalEntry, SQLiteJournalStore
 
 __all__ = ("run_list", "run_resolve", "run_retry")
+
+_PARKED: Final = "parked"
 
 
 def run_list(job: Job) -> Coroutine[Any, Any, int]:
@@ -68,7 +71,9 @@ async def _list(job: Job, store: SQLiteJournalStore) -> int:
             if job["run"] is None:
                 _show_run(job, run, entries)
                 continue
-            if not entries:
+            if not entries and store.has_lock(run):
+                job.console.note(f"the run {run!r} has begun; nothing is on record yet")
+            elif not entries:
                 msg = f"there is nothing on record of the run {run!r}"
                 raise UsageError(msg)
             for entry in entries:
@@ -83,17 +88,50 @@ def _show_run(job: Job, run: str, entries: tuple[JournalEntry, ...]) -> None:
     if job["json"]:
         job.console.json({"run": run, "states": dict(states)})
         return
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    job.console.result(f"{run}: {told}")
+    words = Counter(map(_state, entries))
+    told = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+    last = max((e.ended_at or e.started_at for e in entries), default=0.0)
+    job.console.result(f"{run}: {told}; last at {_time(last)}")
 
 
 def _show_entry(job: Job, entry: JournalEntry) -> None:
     if job["json"]:
         names = ("id", "kind", "state", "asked", "attempts", "started_at", "ended_at")
         facts = {name: getattr(entry, name) for name in names}
-        job.console.json({**facts, "cost": entry.cost})
+        more = {"parked": True} if _state(entry) == _PARKED else {}
+        job.console.json({**facts, **more, "cost": entry.cost})
         return
-    job.console.result(f"{entry.id}  {entry.state.value}  {entry.kind} {entry.asked}")
+    took = "" if entry.ended_at is None else f" +{_took(entry.ended_at, entry)}s"
+    job.console.result(
+        f"{entry.id}  {_state(entry)}  {_time(entry.started_at)}{took}  "
+        f"{entry.kind} {entry.asked}"
+    )
+
+
+def _took(ended_at: float, entry: JournalEntry) -> str:
+    return f"{max(ended_at - entry.started_at, 0.0):.3f}"
+
+
+def _time(seconds: float) -> str:
+    """A point in time in UTC, as ISO 8601 has it."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):  # of a damaged file
+        return "?"
+
+
+def _state(entry: JournalEntry) -> str:
+    """The state of an effect, and `parked` for an approval that waits."""
+    from executionkit.journal import EffectState
+
+    if entry.state is EffectState.GIVEN_UP and entry.outcome is not None:
+        try:
+            about = json.loads(entry.outcome)
+            if about["v"]["type"] == "ApprovalPendingError":
+                return _PARKED
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass  # damaged; `resolve` and the next run tell it
+    return entry.state.value
 
 
 def _change(
@@ -127,6 +165,6 @@ async def _changed(
         return Exit.OK
     for entry in forgotten:
         job.console.result(
-            f"forgotten: {entry.id}  {entry.state.value}  {entry.kind} {entry.asked}"
+            f"forgotten: {entry.id}  {_state(entry)}  {entry.kind} {entry.asked}"
         )
     return Exit.OK

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from executionkit.approval import ApprovalGate, MemoryApprovalStore
+from executionkit.errors import ApprovalPendingError
 from executionkit.journal import EffectState, Journal, SQLiteJournalStore
 from executionkit.workflow import Step, Workflow
 
 pytestmark = pytest.mark.req("cli.journal")
 FILE = "runs.db"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 async def _crashed(path: Path) -> None:
@@ -25,7 +29,7 @@ async def _crashed(path: Path) -> None:
         await Workflow(steps).run(journal=journal)
         found = await store.get("r", "workflow:0/b:1")
         assert found is not None
-        broken = replace(found, state=EffectState.STARTED, outcome=None)
+        broken = replace(found, state=EffectState.STARTED, outcome=None, ended_at=None)
         await store.put("r", broken)
 
 
@@ -43,17 +47,18 @@ def path(folder: Path) -> Path:
 
 def test_it_lists_runs_and_what_is_on_record_of_one(invoke: Any, path: Path) -> None:
     done = invoke("journal", "list", FILE)
-    assert (done.exit_code, done.stdout) == (0, "r: 2 finished, 1 started\n")
+    assert done.exit_code == 0
+    assert re.fullmatch(rf"r: 2 finished, 1 started; last at {TIME}\n", done.stdout)
     done = invoke("journal", "list", FILE, "--json")
     assert json.loads(done.stdout) == {
         "run": "r",
         "states": {"finished": 2, "started": 1},
     }
     done = invoke("journal", "list", FILE, "--run", "r")
-    assert done.stdout.splitlines()[1:] == [
-        "workflow:0/a:1  finished  step a, attempt 1",
-        "workflow:0/b:1  started  step b, attempt 1",
-    ]
+    shown = rf"workflow:0/a:1  finished  {TIME} \+\d+\.\d{{3}}s  step a, attempt 1"
+    assert re.fullmatch(shown, done.stdout.splitlines()[1])
+    shown = rf"workflow:0/b:1  started  {TIME}  step b, attempt 1"
+    assert re.fullmatch(shown, done.stdout.splitlines()[2])
     rows = [
         json.loads(line)
         for line in invoke(
@@ -136,3 +141,32 @@ def test_what_makes_no_sense_is_told(
     assert done.exit_code == code, done.stderr
     assert words in done.stderr
     assert path.is_file()
+
+
+def test_an_approval_that_waits_is_shown_as_such(invoke: Any, folder: Path) -> None:
+    async def parked() -> None:
+        steps = [Step("a", lambda _c: "A")]
+        gate = ApprovalGate.park_all(MemoryApprovalStore())
+        async with Journal.open(folder / FILE, run="r") as journal:
+            with pytest.raises(ApprovalPendingError):
+                await Workflow(steps).run(journal=journal, approval_gate=gate)
+
+    asyncio.run(parked())
+    done = invoke("journal", "list", FILE)
+    assert done.stdout.startswith("r: 1 finished, 1 parked; last at 2")
+    done = invoke("journal", "list", FILE, "--run", "r")
+    assert "workflow:0/a:approval  parked  2" in done.stdout
+    done = invoke("journal", "list", FILE, "--run", "r", "--json")
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert (row["state"], row["parked"]) == ("given_up", True)
+
+
+async def test_a_run_that_has_begun_is_no_mistake(invoke: Any, folder: Path) -> None:
+    asked = ("journal", "list", FILE, "--run", "r")
+    async with Journal.open(folder / FILE, run="r"):
+        done = await asyncio.to_thread(invoke, *asked)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "'r' has begun" in done.stderr
+        other = await asyncio.to_thread(invoke, *asked[:-1], "s")
+        assert other.exit_code == 2
+    assert (await asyncio.to_thread(invoke, *asked)).exit_code == 2
