@@ -15,6 +15,8 @@ __all__ = (
     "MAX_PROBLEM_CHARS",
     "MAX_RESPONSE_BYTES",
     "MAX_TOKEN_COUNT",
+    "SIDE_EFFECTS",
+    "DefaultInt",
     "DefaultSeconds",
 )
 
@@ -33,6 +35,18 @@ class DefaultSeconds(float):
     def __repr__(self) -> str:
         return float.__repr__(self)
 
+
+class DefaultInt(int):
+    """A whole number that nobody chose."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return int.__repr__(self)
+
+
+SIDE_EFFECTS: Final = ("none", "read", "write", "destructive", "unknown")
+"""What `side_effects` of a tool may say."""
 
 DEFAULT_TOOL_TIMEOUT: Final = DefaultSeconds(30.0)
 """Seconds that one tool call may run."""

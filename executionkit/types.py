@@ -20,7 +20,7 @@ from typing import (
     cast,
 )
 
-from executionkit._constants import DEFAULT_TOOL_TIMEOUT
+from executionkit._constants import DEFAULT_TOOL_TIMEOUT, SIDE_EFFECTS
 from executionkit._frozen import (
     FrozenDict,
     FrozenList,
@@ -213,6 +213,21 @@ def _check_seconds(name: str, timeout: Any) -> None:
         raise ValueError(msg)
 
 
+def _check_effects(tool: Tool) -> None:
+    if tool.side_effects not in SIDE_EFFECTS:
+        known = ", ".join(SIDE_EFFECTS)
+        msg = (
+            f"`side_effects` of the tool '{tool.name}' must be one of {known}, got "
+            f"{tool.side_effects!r}"
+        )
+        raise ValueError(msg)
+    for name in ("idempotent", "streaming", "cacheable"):
+        value: object = getattr(tool, name)
+        if not isinstance(value, bool) and (name != "cacheable" or value is not None):
+            msg = f"`{name}` of the tool '{tool.name}' must be a bool, got {value!r}"
+            raise TypeError(msg)
+
+
 def _check_limits(name: str, rate: Any, concurrency: Any, retries: Any) -> None:
     for field_name, value, least in (
         ("max_concurrency", concurrency, 1),
@@ -297,6 +312,7 @@ class Tool:
         _check_limits(
             self.name, self.rate_limit, self.max_concurrency, self.max_retries
         )
+        _check_effects(self)
         object.__setattr__(self, "parameters", freeze_mapping(self.parameters))
         object.__setattr__(self, "tags", frozenset(self.tags))
 

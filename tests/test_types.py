@@ -17,6 +17,8 @@ from hypothesis import given, strategies as st
 
 from executionkit import types
 from executionkit._frozen import FrozenDict, FrozenList, freeze_mapping
+from executionkit.errors import ToolRegistrationError
+from executionkit.tools.decorators import tool
 from executionkit.types import (
     PatternResult,
     StreamingPatternResult,
@@ -367,6 +369,25 @@ def test_enumerations_have_the_documented_values() -> None:
 def test_the_module_offers_the_freezing_functions() -> None:
     assert types.freeze is freeze
     assert types.FrozenDict is FrozenDict
+
+
+@pytest.mark.req("types.effects")
+@pytest.mark.parametrize(
+    ("said", "kind", "text"),
+    [
+        ({"side_effects": "raed"}, ValueError, "none, read, write, destructive"),
+        ({"idempotent": "yes"}, TypeError, "`idempotent` of the tool 'a'"),
+        ({"streaming": 1}, TypeError, "`streaming` of the tool 'a'"),
+        ({"cacheable": "no"}, TypeError, "`cacheable` of the tool 'a'"),
+    ],
+)
+def test_what_a_tool_says_of_its_effects_is_checked_as_by_the_decorator(
+    said: Any, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        Tool("a", "", {"type": "object"}, print, **said)
+    with pytest.raises(ToolRegistrationError):
+        tool(**said)(lambda: None)
 
 
 def test_a_value_nested_too_deep_is_refused_with_a_clear_error() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, TypeAlias
 
+from executionkit._constants import DefaultInt, DefaultSeconds
 from executionkit._frozen import freeze_mapping
 
 __all__ = (
@@ -39,6 +40,10 @@ def reads(reader: Reader, default: Any, *, shown: bool = True) -> Any:
         default: What it is without a variable.
         shown: Whether it is in the text form of the dataclass.
     """
+    if type(default) is int:
+        default = DefaultInt(default)
+    elif type(default) is float:
+        default = DefaultSeconds(default)
     metadata = {"read": reader, "default": default}
     if isinstance(default, dict):
         return field(default_factory=freeze_mapping, metadata=metadata)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from executionkit._constants import DefaultInt, DefaultSeconds
+from executionkit.backends import open_backend
 from executionkit.engine.breaker import BreakerConfig
 from executionkit.engine.bulkhead import BulkheadConfig
 from executionkit.engine.retry import RetryConfig
@@ -106,17 +108,22 @@ def cache_options(
     """The cache's options; None when it is off.
 
     Args:
-        enable: The switch; None = on when `cache` or `key_fn` is given.
+        enable: The switch; None = on when anything else is given.
         ttl: Seconds that results live.
         cache: A backend, or `CacheOptions` (they say everything themselves).
         key_fn: Normalises a call's arguments for its key.
     """
-    given = cache is not None or key_fn is not None
+    given = cache is not None or key_fn is not None or is_chosen(ttl)
     if not (given if enable is None else enable):
         return None
     if isinstance(cache, CacheOptions):
         return cache
     return CacheOptions(ttl=ttl, backend=cache, cache_key_fn=key_fn)
+
+
+def is_chosen(number: Any) -> bool:
+    """Whether somebody said so, and be it what is the default anyway."""
+    return not isinstance(number, (DefaultInt, DefaultSeconds))
 
 
 def retry_options(
@@ -130,8 +137,11 @@ def retry_options(
     if given is not None and not isinstance(given, RetryConfig):
         msg = f"`retry_config` must be a RetryConfig, got {given!r}"
         raise TypeError(msg)
-    if not (config is not None if enable is None else enable):
+    said = config is not None or base_delay is not None or is_chosen(max_retries)
+    if not (said if enable is None else enable):
         return None
+    if not is_chosen(max_retries):
+        max_retries = int(max_retries)
     chosen = config or RetryConfig(max_retries=max_retries)
     if base_delay is not None:
         chosen = replace(chosen, base_delay=base_delay)
@@ -164,7 +174,8 @@ def breaker_options(
     config: Any,
 ) -> BreakerOptions | None:
     """The circuit breakers; None when they are off."""
-    if not (config is not None if enable is None else enable):
+    said = config is not None or is_chosen(threshold) or is_chosen(reset_timeout)
+    if not (said if enable is None else enable):
         return None
     if isinstance(config, BreakerOptions):
         return config
@@ -174,6 +185,8 @@ def breaker_options(
             f"{config!r}"
         )
         raise TypeError(msg)
+    if not is_chosen(threshold):
+        threshold = int(threshold)
     default = config or BreakerConfig(
         failure_threshold=threshold, reset_timeout=reset_timeout
     )
@@ -192,6 +205,25 @@ def bulkhead_options(
     if not (config is not None if enable is None else enable):
         return None
     return config or BulkheadConfig()
+
+
+def opened(state: StateBackend | str | None) -> StateBackend | None:
+    """The place of state: itself, or the one at an address.
+
+    Raises:
+        TypeError: When it is none.
+        ValueError: For an address that cannot be read.
+    """
+    if isinstance(state, str):
+        return open_backend(state)
+    needed = ("cache", "limiter", "breakers", "close")
+    if state is not None and not all(hasattr(state, name) for name in needed):
+        msg = (
+            "`state` must be an address or what `open_backend(url)` gives, got "
+            f"{type(state).__name__}"
+        )
+        raise TypeError(msg)
+    return state
 
 
 def shared(

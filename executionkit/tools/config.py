@@ -30,7 +30,7 @@ from executionkit.tools._environment import (
     reads,
     unknown_variables,
 )
-from executionkit.tools._options import DEFAULT_PROCESSOR_TIMEOUT, ToolPolicy
+from executionkit.tools._options import DEFAULT_PROCESSOR_TIMEOUT, ToolPolicy, is_chosen
 from executionkit.tools.middleware._store import ON_ERROR, check_on_error
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ class ProcessorConfig:
     """What a `ToolProcessor` is told, as far as it can be written in an environment.
 
     The names and defaults are those of `ToolProcessor`. A switch left at None is on
-    when a setting of its layer is not at its default, or, from an environment, when a
-    variable of its layer is there at all.
+    when a setting of its layer is given, and be it at its default.
 
     Raises:
         ValueError: For a value out of range.
@@ -196,11 +195,19 @@ class ProcessorConfig:
             if getattr(self, switch) is None:
                 changed = any(self._is_changed(name) for name in settings)
                 object.__setattr__(self, switch, changed)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not is_chosen(value):
+                plain = int if isinstance(value, int) else float
+                object.__setattr__(self, item.name, plain(value))
         check_on_error(self.on_state_error)
         self.to_processor_kwargs()  # the parts check what they are given
 
     def _is_changed(self, name: str) -> bool:
-        return bool(getattr(self, name) != _DEFAULTS[name])
+        value, default = getattr(self, name), _DEFAULTS[name]
+        if is_chosen(default):
+            return bool(value != default)
+        return is_chosen(value)
 
     @classmethod
     def from_env(

@@ -14,6 +14,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Self
 
 from executionkit._clock import get_clock
+from executionkit._constants import DefaultInt, DefaultSeconds
 from executionkit.calls import ReturnOrder, ToolCall, ToolResult
 from executionkit.engine._checks import check_int
 from executionkit.tools import _options as given
@@ -61,8 +62,8 @@ class ToolProcessor(PlanRunner, RunnerHalf):
     It serves one event loop after the other; two at once need a processor each, and a
     second one is refused while calls run on the first.
 
-    Every layer is off unless it is asked for. A switch left at None is on when options
-    of its layer are given.
+    Every layer is off unless it is asked for. A switch left at None is on when a setting
+    of its layer is given.
 
     Args:
         registry: The tools. None = the default registry, where `@tool` puts them.
@@ -98,7 +99,8 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         middleware: Layers of your own, around all others but the trace, outermost first.
         policies: Time limits and retries by full name, bare name, or glob.
         state: Where cache, limits and circuits are kept when others share them, e.g.
-            `open_backend(url)`. It is not closed. None = in this process.
+            `open_backend(url)`, which is not closed, or the address itself. None = in
+            this process.
         on_state_error: What happens while it does not answer: `"local"` (this process
             stands in), `"open"` (no limit), `"closed"` (calls fail).
         trace: Receives an event at the start and the end of each call.
@@ -113,16 +115,16 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         default_timeout: float | None = given.DEFAULT_PROCESSOR_TIMEOUT,
         max_concurrency: int | None = None,
         enable_caching: bool | None = None,  # noqa: FBT001
-        cache_ttl: float = 300,
+        cache_ttl: float = DefaultSeconds(300),
         enable_rate_limiting: bool | None = None,  # noqa: FBT001
         global_rate_limit: int | None = None,
         tool_rate_limits: Mapping[str, tuple[int, float]] | None = None,
         enable_retries: bool | None = None,  # noqa: FBT001
-        max_retries: int = 3,
+        max_retries: int = DefaultInt(3),
         retry_config: RetryConfig | None = None,
         enable_circuit_breaker: bool | None = None,  # noqa: FBT001
-        circuit_breaker_threshold: int = 5,
-        circuit_breaker_timeout: float = 60.0,
+        circuit_breaker_threshold: int = DefaultInt(5),
+        circuit_breaker_timeout: float = DefaultSeconds(60),
         parser_plugins: Iterable[Any] | None = None,
         bulkhead_config: BulkheadConfig | None = None,
         enable_bulkhead: bool | None = None,  # noqa: FBT001
@@ -136,7 +138,7 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         guards: Iterable[Any] | None = None,
         middleware: Iterable[Middleware] | None = None,
         policies: Mapping[str, ToolPolicy] | None = None,
-        state: StateBackend | None = None,
+        state: StateBackend | str | None = None,
         on_state_error: OnError = "local",
         trace: TraceCallback | None = None,
         show_arguments: bool = False,
@@ -164,7 +166,9 @@ class ToolProcessor(PlanRunner, RunnerHalf):
             middleware=given.as_tuple("middleware", middleware),
             policies=policies or {},
         )
-        super().__init__(registry, given.shared(options, state, on_state_error))
+        store = given.opened(state)
+        super().__init__(registry, given.shared(options, store, on_state_error))
+        self._own_store = store if isinstance(state, str) else None
         check_strategy(strategy)
         self._strategy = strategy
         self._clock = clock or get_clock()
@@ -337,7 +341,8 @@ class ToolProcessor(PlanRunner, RunnerHalf):
         """Stop what runs and empty the cache; a later call begins anew.
 
         Only what is the processor's own: a strategy that was given stays open, and a
-        store that was given (`cache`, `state`) keeps what it has. Idempotent.
+        store that was given (`cache`, `state`) keeps what it has; the connection to an
+        address (`state="redis://..."`) ends. Idempotent.
         """
         core, self._core = self._core, None
         if core is None:
@@ -347,8 +352,13 @@ class ToolProcessor(PlanRunner, RunnerHalf):
             if core.cache is not None and cache is not None and cache.backend is None:
                 await core.cache.backend.clear()
         finally:
-            if self._strategy is None:
-                await core.strategy.shutdown()
+            try:
+                if self._strategy is None:
+                    await core.strategy.shutdown()
+            finally:
+                if self._own_store is not None:
+                    await core.flush()
+                    await self._own_store.close()
 
     async def __aenter__(self) -> Self:
         await self.initialize()

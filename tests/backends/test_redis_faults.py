@@ -601,6 +601,28 @@ async def echo(n: int) -> int:
     return n
 
 
+@pytest.mark.req("stores.address")
+async def test_a_processor_opens_an_address_and_lets_go_of_it(own_server: Any) -> None:
+    def clients() -> int:
+        return len(own_server.command("CLIENT", "LIST").splitlines())
+
+    before = clients()
+    processor = ToolProcessor(
+        create_registry(echo), tool_rate_limits={"echo": (2, 60)}, state=own_server.url
+    )
+    calls = [ToolCall(str(n), "echo", {"n": n}) for n in range(3)]
+    async with asyncio.timeout(20):
+        results = await processor.execute(calls, timeout=0.2)
+        assert sum(result.is_success for result in results) == 2
+        assert clients() == before + 1
+        await processor.close()
+        while clients() != before:
+            await asyncio.sleep(0)
+        [result] = await processor.execute(calls[:1], timeout=0.2)
+        assert not result.is_success, "what is stored stays, and is asked anew"
+        await processor.close()
+
+
 @pytest.mark.req("stores.outage")
 async def test_an_outage_of_a_server_is_one_outage_whatever_is_kept_there(
     own_server: Any, caplog: pytest.LogCaptureFixture

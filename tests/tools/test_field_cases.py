@@ -271,7 +271,7 @@ async def test_what_is_no_exception_fails_one_call_and_no_other(
     assert odd.exception.original_error is exc
     assert odd.exception.__cause__ is exc
     assert "odd" in (odd.error or "")
-    assert odd.attempts == 1
+    assert 1 <= odd.attempts <= 1 + options.get("max_retries", 0)
     closed = tool is odd_in_task and isinstance(exc, GeneratorExit)
     assert (await processor.stats()).failures == (0 if closed else 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import json
 import os
@@ -45,6 +46,7 @@ from executionkit.testing import (
 )
 from executionkit.tools._bulk import BatchProgress
 from executionkit.tools._options import ToolPolicy
+from executionkit.tools.config import ProcessorConfig
 from executionkit.tools.decorators import (
     get_default_registry,
     reset_registry,
@@ -274,6 +276,52 @@ def test_a_switch_left_alone_is_on_when_its_options_are_given(switch: str) -> No
     assert getattr(ToolProcessor(tools(), **alone).options, name) is not None
 
 
+NUMBERS: list[tuple[str, dict[str, Any]]] = [
+    ("retry", {"max_retries": 2}),
+    ("retry", {"max_retries": 3}),  # the default, but somebody said so
+    ("retry", {"retry_base_delay": 0.5}),
+    ("cache", {"cache_ttl": 5}),
+    ("cache", {"cache_ttl": 300}),
+    ("breaker", {"circuit_breaker_threshold": 2}),
+    ("breaker", {"circuit_breaker_timeout": 60.0}),
+]
+
+
+@pytest.mark.req("processor.switches")
+@pytest.mark.parametrize(("name", "given"), NUMBERS, ids=str)
+def test_a_number_of_a_layer_turns_it_on_alike_in_both_ways(
+    name: str, given: dict[str, Any]
+) -> None:
+    direct = ToolProcessor(tools(), **given).options
+    assert getattr(direct, name) is not None
+    config = ProcessorConfig(**given).create_processor(tools()).options
+    assert getattr(config, name) is not None
+    for other in {"retry", "cache", "breaker"} - {name}:
+        assert getattr(direct, other) is getattr(config, other) is None
+    switch = {"retry": "retries", "cache": "caching", "breaker": "circuit_breaker"}
+    off: dict[str, Any] = {**given, f"enable_{switch[name]}": False}
+    assert getattr(ToolProcessor(tools(), **off).options, name) is None
+    again = dataclasses.replace(ProcessorConfig(), default_timeout=1)
+    assert (again.enable_caching, again.enable_retries) == (False, False)
+
+
+@pytest.mark.req("processor.switches")
+async def test_retries_that_were_asked_for_happen() -> None:
+    tried: list[int] = []
+
+    async def shaky() -> str:
+        tried.append(1)
+        if len(tried) < 3:
+            raise OSError
+        return "ok"
+
+    async with ToolProcessor(
+        create_registry(shaky), max_retries=2, retry_base_delay=0.0
+    ) as processor:
+        [result] = await processor.process({"tool": "shaky", "arguments": {}})
+    assert (result.result, len(tried)) == ("ok", 3)
+
+
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"default_timeout": 0}, ValueError, "default_timeout"),
     ({"default_timeout": float("nan")}, ValueError, "default_timeout"),
@@ -288,6 +336,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tool_rate_limits": {"a": (1, 2, 3)}}, ValueError, "tool_limits"),
     ({"policies": {"a": 5}}, TypeError, "policies"),
     ({"guards": 3}, TypeError, "guards"),
+    ({"state": 3}, TypeError, "open_backend"),
+    ({"state": "redis//x"}, ValueError, "memory://"),
     ({"middleware": "abc"}, TypeError, "middleware"),
     ({"parser_plugins": "JsonToolPlugin"}, TypeError, "parser_plugins"),
     ({"parser_plugins": ["NoSuchPlugin"]}, ValueError, "NoSuchPlugin"),

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from executionkit._constants import SIDE_EFFECTS
 from executionkit._frozen import freeze_mapping, sealed
 from executionkit.errors import ToolRegistrationError
 
@@ -20,9 +21,6 @@ __all__ = (
     "best_matches",
     "read_metadata",
 )
-
-SIDE_EFFECTS: Final = ("none", "read", "write", "destructive", "unknown")
-"""What `side_effects` may say."""
 
 
 class NotGiven(Enum):
