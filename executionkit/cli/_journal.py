@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,7 +115,7 @@ def _took(ended_at: float, entry: JournalEntry) -> str:
 def _time(seconds: float) -> str:
     """A point in time in UTC, as ISO 8601 has it."""
     try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+        return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):  # of a damaged file
         return "?"
 
