@@ -127,7 +127,7 @@ async def run_batch(  # noqa: PLR0913 - settings that have defaults
             their end, `metadata["result"]` and `cost` have what could be; if it is not
             known whether there is a batch, see `submit_batch`.
         JournalError: See `Journal`; `InDoubtError` when it is not known whether there
-            is a batch, with `metadata["candidates"]`.
+            is a batch, with `metadata["candidates"]` (and `candidates_created_at`).
     """
     check_trace(trace)
     job = checked(client, requests)

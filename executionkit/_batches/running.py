@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from executionkit._batches.asking import Patience
 from executionkit._batches.collecting import check_not_failed, collect
-from executionkit._batches.submitting import Job, encoded, lookup, submit
+from executionkit._batches.submitting import Job, encoded, lookup, named, submit
 from executionkit._batches.values import (
     BatchClient,
     BatchCounts,
@@ -132,7 +132,8 @@ class Run:
                 if not exc.metadata.get("in_doubt"):
                     raise
                 # Only this error leaves the effect in doubt, for the next run too.
-                raise _doubt(effect_id, exc.metadata["candidates"]) from exc
+                about = exc.metadata.get("candidates_created_at", {})
+                raise _doubt(effect_id, about) from exc
             return made[0].id
 
         async def find() -> Any:
@@ -141,7 +142,7 @@ class Run:
                 return NOT_DONE
             if client.finds_by_key:
                 return Outcome(found[0].id)
-            raise _doubt(effect_id, [state.id for state in found])
+            raise _doubt(effect_id, {state.id: state.created_at for state in found})
 
         effect = Effect(
             place="create",
@@ -181,16 +182,17 @@ def _digest(lines: list[bytes]) -> str:
     return found.hexdigest()
 
 
-def _doubt(effect_id: str, candidates: list[str] | tuple[str, ...]) -> InDoubtError:
-    named = ", ".join(f"`{one}`" for one in candidates)
-    known = f"the service has {named}, which may be it" if named else "nobody can tell"
+def _doubt(effect_id: str, about: Mapping[str, float | None]) -> InDoubtError:
+    names = named(about)
+    known = f"the service has {names}, which may be it" if names else "nobody can tell"
     msg = (
         f"an earlier attempt at {effect_id} broke off, and may have made a batch: "
         f"{known}; look, then `Journal.resolve({effect_id!r}, batch_id)`, or "
         f"`Journal.retry({effect_id!r})` when there is none, and run again"
     )
     error = InDoubtError(msg, [effect_id])
-    error.metadata["candidates"] = tuple(candidates)
+    error.metadata["candidates"] = tuple(about)
+    error.metadata["candidates_created_at"] = dict(about)
     return error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from executionkit.errors import (
     RateLimitError,
 )
 
-__all__ = ("Job", "checked", "encoded", "lookup", "submit")
+__all__ = ("Job", "checked", "encoded", "lookup", "named", "submit")
 
 _SETTLE: Final = 10.0
 """Seconds after which a service lists a batch that it has made."""
@@ -200,14 +201,31 @@ def _may_exist(failure: ExecutionKitError) -> bool:
 
 
 def _doubt(failure: ExecutionKitError, found: Sequence[BatchState]) -> None:
-    names = ", ".join(f"`{state.id}`" for state in found)
+    about = {state.id: state.created_at for state in found}
+    names = named(about)
     known = f"it may be {names}" if names else "look at the service's list"
     failure.metadata |= {
         "in_doubt": True,
-        "candidates": tuple(state.id for state in found),
+        "candidates": tuple(about),
+        "candidates_created_at": about,
     }
     failure.retries_exhausted = True
     failure.add_note(
         f"the batch may have been made all the same: {known}; pass the right one as "
         "`batch_id`, and submit again only when there is none"
     )
+
+
+def named(about: Mapping[str, float | None]) -> str:
+    """Batches and when they were made (UTC), in words."""
+    return ", ".join(
+        f"`{batch_id}`" if made is None else f"`{batch_id}` (made {_utc(made)})"
+        for batch_id, made in about.items()
+    )
+
+
+def _utc(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):  # no year that there is
+        return f"at {seconds}"

@@ -17,7 +17,7 @@ from executionkit.cli._lines import (
     read_lines,
 )
 from executionkit.cli._options import ProviderKind
-from executionkit.errors import ExecutionKitError, InDoubtError
+from executionkit.errors import ExecutionKitError, InDoubtError, JournalMismatchError
 
 if TYPE_CHECKING:
     from executionkit.batches import BatchRequest, BatchResult, BatchState
@@ -302,7 +302,11 @@ def _will_go_on(job: Job, batch_id: str) -> None:
 
 
 def _say_how(job: Job, exc: ExecutionKitError) -> None:
-    """How an operator says what came of a batch that may have been made."""
+    """How an operator says what came of a batch, or begins a new run."""
+    if isinstance(exc, JournalMismatchError):
+        job.console.note(
+            f"for a new run give `--run NAME`, another one than {job['run']!r}"
+        )
     for effect_id in exc.effect_ids if isinstance(exc, InDoubtError) else ():
         where = f"{job['journal']} {effect_id} --run {job['run']}"
         job.console.note(

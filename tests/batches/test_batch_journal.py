@@ -160,6 +160,9 @@ async def test_an_answer_that_got_lost_stays_in_doubt_in_the_journal(
         with pytest.raises(InDoubtError, match="msgbatch_1") as caught:
             await again(client, store)
         assert caught.value.metadata["candidates"] == ("msgbatch_1",)
+        made = caught.value.metadata["candidates_created_at"]["msgbatch_1"]
+        assert made == (await client.retrieve("msgbatch_1")).created_at is not None
+        assert "`msgbatch_1` (made 2" in str(caught.value)
     assert len(services.batches) == 1
     services.batches.clear()  # somebody looked, and there is none
     assert (await again(client, store)).ok

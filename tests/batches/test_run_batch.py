@@ -464,6 +464,22 @@ async def test_settings_that_would_hammer_or_never_wait_are_refused(
 
 
 @pytest.mark.req("BA-02")
+async def test_a_timeout_around_it_has_the_batch_in_its_cause(
+    client: Any, services: Services
+) -> None:
+    services.looks_needed = 10_000
+    limit = asyncio.timeout(None)
+    now = asyncio.get_running_loop().time
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(5), limit:
+            await run_batch(
+                client, ask("a"), on_progress=lambda _: limit.reschedule(now())
+            )
+    (batch_id,) = services.batches
+    assert caught.value.__cause__.batch_id == batch_id  # type: ignore[union-attr]
+
+
+@pytest.mark.req("BA-02")
 async def test_cancelling_the_wait_hands_the_batch_back(
     client: Any, services: Services
 ) -> None:
@@ -647,6 +663,10 @@ async def test_a_creation_whose_answer_got_lost_makes_no_second_batch(
             await run_batch(client, ask("a"))
         assert caught.value.metadata["in_doubt"] is True
         assert caught.value.metadata["candidates"] == ("msgbatch_1",)
+        ((name, made),) = caught.value.metadata["candidates_created_at"].items()
+        assert (name, made) == ("msgbatch_1", (await client.retrieve(name)).created_at)
+        assert made is not None
+        assert "`msgbatch_1` (made 2" in caught.value.__notes__[-1]
         assert caught.value.retries_exhausted
     assert len(services.batches) == 1
 

@@ -334,6 +334,7 @@ async def test_with_a_journal_the_same_command_goes_on(
     other = await call("run", "in.jsonl", "-p", "{text}!", "--journal", "runs.db")
     assert other.exit_code == 1
     assert "JournalMismatchError" in other.stderr
+    assert "for a new run give `--run NAME`, another one than 'batch'" in other.stderr
     more = await call("run", *arguments, "--run", "again")
     assert (more.exit_code, len(services.batches)) == (0, 2)
     assert (await call("run", *arguments, "--run", "")).exit_code == 2

@@ -162,11 +162,13 @@ def test_an_approval_that_waits_is_shown_as_such(invoke: Any, folder: Path) -> N
 
 
 async def test_a_run_that_has_begun_is_no_mistake(invoke: Any, folder: Path) -> None:
-    asked = ("journal", "list", FILE, "--run", "r")
+    def ask(run: str) -> Any:
+        return invoke("journal", "list", FILE, "--run", run)
+
     async with Journal.open(folder / FILE, run="r"):
-        done = await asyncio.to_thread(invoke, *asked)
+        done = await asyncio.to_thread(ask, "r")
         assert (done.exit_code, done.stdout) == (0, "")
         assert "'r' has begun" in done.stderr
-        other = await asyncio.to_thread(invoke, *asked[:-1], "s")
+        other = await asyncio.to_thread(ask, "s")
         assert other.exit_code == 2
-    assert (await asyncio.to_thread(invoke, *asked)).exit_code == 2
+    assert (await asyncio.to_thread(ask, "r")).exit_code == 2
