@@ -25,6 +25,7 @@ from executionkit import (
 from executionkit.cost import CostTracker
 from executionkit.patterns.base import checked_complete, checked_stream
 from executionkit.testing import FakeClock, ScriptedProvider, settle
+from executionkit.viewer import render_trace, summarize_trace
 
 MESSAGES = [{"role": "user", "content": "12345678"}]
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -155,6 +156,17 @@ class TestEvents:
         (lost,) = watched.of("attempt")
         assert (lost["member"], lost["parent_id"]) == ("a", end["span_id"])
         assert watched.told() == watched.total("llm_calls") == 2
+
+    async def test_the_viewer_counts_and_names_them(self) -> None:
+        watched = Watched()
+        dead = ScriptedProvider(lambda _: down())
+        await watched.ask(pair(dead, says(down(), "fine", model="small")), MORE)
+        summary = summarize_trace(watched.memory.events)
+        assert summary.model_calls.count == 1
+        assert summary.failed_attempts == 3
+        assert [group.name for group in summary.by_model] == ["small"]
+        page = render_trace(watched.memory.events)
+        assert "attempt 2 (b)" in page
 
     async def test_secrets_are_hidden(self) -> None:
         first = says(down(), model="hush-hush-12345")

@@ -39,6 +39,7 @@ _NUMBERS: Final = frozenset(
         "duration",
         "attempts",
         "attempt",
+        "requests",
         "input_tokens",
         "output_tokens",
         "cached_tokens",
@@ -58,6 +59,7 @@ _NAMES: Final = frozenset(
     [
         "model",
         "provider",
+        "member",
         "tool_name",
         "tool",
         "tool_call_id",

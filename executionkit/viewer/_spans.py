@@ -167,7 +167,7 @@ class Pairing:
                 del self._same[next(iter(self._same))]
         span.end = span.error = None
         span.tried_at = record.time
-        for key in ("duration", *_ERROR_KEYS):
+        for key in ("duration", "requests", *_ERROR_KEYS):
             span.payload.pop(key, None)
 
     def _take(self, key: tuple[str, ...]) -> Span:
@@ -247,7 +247,7 @@ def _single(record: Record) -> Span:
 
 def _attempt(span: Span) -> Span:
     """The latest attempt of a model call that has several."""
-    keys = ("attempt", "duration", *_ERROR_KEYS)
+    keys = ("attempt", "duration", "requests", *_ERROR_KEYS)
     facts = {key: span.payload[key] for key in keys if key in span.payload}
     start = span.start if span.tried_at is None else span.tried_at
     return Span(
@@ -267,7 +267,10 @@ def _name(kind: str, base: str, payload: dict[str, Any]) -> str:
     for key in _NAME_KEYS.get(kind, ()):
         value = payload.get(key)
         if isinstance(value, (str, int)) and value != "":
-            return f"attempt {value}" if kind == "attempt" else str(value)
+            if kind != "attempt":
+                return str(value)
+            member = _text(payload.get("member"))
+            return f"attempt {value}" + (f" ({member})" if member else "")
     return _UNNAMED.get(kind, base)
 
 

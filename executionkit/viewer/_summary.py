@@ -265,7 +265,9 @@ class Summarizer:
         """Count one span."""
         self._stretch(span.start)
         if span.kind == "attempt":
-            self._failed_attempts += span.error is not None
+            # A failed round over several providers sent nothing but its own attempts.
+            sent = span.payload.get("requests") != 0
+            self._failed_attempts += sent and span.error is not None
             return
         if span.error is not None and not span.is_replayed:
             code = span.error if len(self._errors) < _MAX_NAMES else _OTHERS
