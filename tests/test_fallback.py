@@ -409,9 +409,9 @@ class TestRounds:
         inner = [always(ProviderError("503")) for _ in range(3)]
         provider = FallbackProvider({"x": inner[0], "in": FallbackProvider(inner[1:])})
         with pytest.raises(AllProvidersFailedError) as caught:
-            await consensus(provider, "Hi", num_samples=1, retry=twice(2))
-        assert [len(one.requests) for one in inner] == [2, 1, 1]
-        assert caught.value.attempts == 4
+            await consensus(provider, "Hi", num_samples=1, retry=twice())
+        assert [len(one.requests) for one in inner] == [2, 2, 1]
+        assert caught.value.attempts == 5
 
     @pytest.mark.req("HT-12")
     async def test_a_provider_that_retries_by_itself_has_the_last_word(self) -> None:
@@ -466,6 +466,20 @@ class TestRounds:
         result = await Workflow([Step("ask", ask, retry=twice())]).run()
         assert result.outputs["ask"] == "well"
         assert (len(dead.requests), len(blip.requests)) == (2, 2)
+
+    async def test_only_the_round_after_it_is_bounded(self) -> None:
+        provider = FallbackProvider([always(ProviderError("503"))] * 2)
+        seen: list[int | None] = []
+
+        async def work() -> None:
+            seen.append(requests_left())
+            if len(seen) == 1:
+                await provider.complete(MESSAGES)
+            raise ProviderError("of another kind")
+
+        with pytest.raises(ProviderError, match="another"):
+            await with_retry(work, twice())
+        assert seen == [None, 3, None, None]
 
     async def test_a_call_after_it_is_free_again(self) -> None:
         first = says(*[ProviderError("503")] * 2, "a", *[ProviderError("503")] * 2)

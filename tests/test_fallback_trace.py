@@ -121,6 +121,12 @@ class TestEvents:
             }
         ]
 
+    async def test_a_model_that_only_the_reply_names(self) -> None:
+        reply = LLMResponse("x", model="said", usage=USAGE)
+        watched = Watched()
+        await watched.ask(FallbackProvider([ScriptedProvider([reply])]))
+        assert watched.of("llm_call_end")[0]["model"] == "said"
+
     async def test_a_provider_in_a_provider_is_found(self) -> None:
         inner = FallbackProvider({"x": says(down()), "y/z": says("fine", model="deep")})
         watched = Watched()
@@ -155,6 +161,7 @@ class TestEvents:
         assert (end["answered_by"], end["model"]) == ("b", "m")
         (lost,) = watched.of("attempt")
         assert (lost["member"], lost["parent_id"]) == ("a", end["span_id"])
+        assert lost["attempt"] == 1
         assert watched.told() == watched.total("llm_calls") == 2
 
     async def test_the_viewer_counts_and_names_them(self) -> None:
@@ -190,6 +197,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "only one": lambda: FallbackProvider([says(down(), "fine")]),
     "retried inside": lambda: pair(says(RETRIED), says("fine")),
     "cut off": lambda: pair(says(CUT), says("fine"), on_truncated=True),
+    "cut off in the second round": lambda: pair(
+        says(down(), CUT), says(down(), "fine"), on_truncated=True
+    ),
     "all cut off": lambda: pair(says(CUT), says(CUT), on_truncated=True),
     "cut off, then down": lambda: pair(says(CUT), says(down()), on_truncated=True),
     "inside": lambda: pair(says(down()), pair(says(down()), says("fine"))),
