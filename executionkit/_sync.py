@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from executionkit.batches import consensus_batch, map_batch, run_batch
 from executionkit.compose import pipe
@@ -60,6 +60,18 @@ def react_loop_sync(
     Pass None as `prompt` to use `messages=`.
     """
     return _run(provider, lambda: react_loop(provider, prompt, tools, **kwargs))
+
+
+@overload
+def structured_sync(
+    provider: LLMProvider, prompt: str, *, schema: type[_T], **kwargs: Any
+) -> PatternResult[_T]: ...
+
+
+@overload
+def structured_sync(
+    provider: LLMProvider, prompt: str, *, schema: object = None, **kwargs: Any
+) -> PatternResult[Any]: ...
 
 
 def structured_sync(

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import weakref
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from executionkit._arguments import (
     check_budget,
@@ -44,8 +44,6 @@ from executionkit.types import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from executionkit._llm import LLMProvider, Omit, StreamingProvider
     from executionkit.calls import ToolRunner
     from executionkit.engine.rate_bucket import Limiter
@@ -133,6 +131,14 @@ class Kit:
 
     refine_loop = refine
     """Another name of `refine`."""
+
+    @overload
+    async def structured(
+        self, prompt: str, *, schema: type[_T], **kwargs: Any
+    ) -> PatternResult[_T]: ...
+
+    @overload
+    async def structured(self, prompt: str, **kwargs: Any) -> PatternResult[Any]: ...
 
     async def structured(self, prompt: str, **kwargs: Any) -> PatternResult[Any]:
         """`structured` over the kit's provider."""
@@ -330,12 +336,7 @@ class Kit:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         close = getattr(self.provider, "aclose", None)
         if close is not None:
             await close()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from executionkit._constants import MAX_ERROR_DETAIL_CHARS
 from executionkit._keys import canonical
@@ -59,10 +59,13 @@ class ApprovalRequest:
     run_id: str = field(default="", kw_only=True, compare=False)
     """The run that asks; the gate fills it in."""
 
-    arguments: Mapping[str, Any] | None = field(
-        default=None, kw_only=True, compare=False, repr=False
+    arguments: Mapping[str, Any] = field(
+        default=cast("Mapping[str, Any]", None),
+        kw_only=True,
+        compare=False,
+        repr=False,
     )
-    """What the action is done with: a tool's arguments, the inputs of a step. None =
+    """What the action is done with: a tool's arguments, the inputs of a step. Left out =
     `metadata["arguments"]`."""
 
     def __post_init__(self) -> None:
@@ -156,7 +159,7 @@ class ApprovalRequest:
             data.get("metadata") or {},
             id=data.get("id", ""),
             run_id=data.get("run_id", ""),
-            arguments=data.get("arguments"),
+            arguments=cast("Mapping[str, Any]", data.get("arguments")),
         )
 
 
@@ -218,7 +221,7 @@ class ApprovalDecision:
         return cls(
             data["approved"],
             data.get("reason", ""),
-            arguments=data.get("arguments"),
+            arguments=cast("Mapping[str, Any]", data.get("arguments")),
             request_id=data.get("request_id", ""),
             digest=data.get("digest", ""),
         )

@@ -85,11 +85,25 @@ def _check_collection(tools: object) -> None:
         msg = f"`tools` must be a list of `Tool`s, got one Tool; pass [{tools.name}]"
         raise TypeError(msg)
     if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes)):
+        remedy = "leave it out, or pass [], for none"
+        if hasattr(tools, "call_names"):  # a registry: it only knows the tools
+            remedy = "`ToolProcessor(registry)` runs the tools of a registry"
         msg = (
             f"`tools` must be a list of `Tool`s or a ToolRunner, got {shown(tools)}; "
-            "leave it out, or pass [], for none"
+            f"{remedy}"
         )
         raise TypeError(msg)
+
+
+def _no_tool(given: object) -> str:
+    msg = f"`tools` must hold `Tool` objects, got {type(given).__name__}"
+    if callable(given):
+        name = getattr(given, "__name__", "function")
+        msg += (
+            f"; pass `ToolProcessor(create_registry({name}))` as `tools`, or make a "
+            f"`Tool(name, description, parameters, {name})` of it"
+        )
+    return msg
 
 
 class ToolListRunner:
@@ -135,8 +149,7 @@ class ToolListRunner:
         for tool in tools:
             given: object = tool
             if not isinstance(given, Tool):
-                msg = f"`tools` must hold `Tool` objects, got {type(tool).__name__}"
-                raise TypeError(msg)
+                raise TypeError(_no_tool(given))
             if tool.name in self._entries and tool.name not in doubles:
                 doubles.append(tool.name)
             self._entries[tool.name] = _Entry(tool, timeout, secrets)

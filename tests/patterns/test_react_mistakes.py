@@ -18,6 +18,7 @@ from executionkit import (
 )
 from executionkit.patterns._tool_list import ToolListRunner
 from executionkit.testing import ScriptedProvider, tool_call_reply
+from executionkit.tools.registry import create_registry
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -124,6 +125,8 @@ class TestArgumentsOfReactLoop:
             ({"tools": None}, "`tools` must be a list of `Tool`s"),
             ({"tools": "double"}, "`tools` must be a list of `Tool`s"),
             ({"tools": [double]}, "`tools` must hold `Tool` objects, got function"),
+            ({"tools": [double]}, "`ToolProcessor(create_registry(double))`"),
+            ({"tools": create_registry(double)}, "`ToolProcessor(registry)` runs"),
             ({"max_cost": 5}, "`TokenUsage(llm_calls=5)`"),
             ({"retry": 3}, "`RetryConfig(max_retries=3)`"),
             ({"trace": "file.jsonl"}, "`JsonlTraceSink(path)`"),

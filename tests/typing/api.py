@@ -252,6 +252,7 @@ async def answers_of_a_type(provider: Provider) -> None:
 def from_ordinary_code(provider: Provider) -> None:
     assert_type(consensus_sync(provider, "q"), PatternResult[str])
     assert_type(structured_sync(provider, "q").value, Any)
+    assert_type(structured_sync(provider, "q", schema=City).value, City)
 
 
 async def patterns_refuse(provider: Provider) -> None:
@@ -286,6 +287,7 @@ async def kits(provider: Provider) -> None:
         assert_type(kit, Kit)
         assert_type(await kit.consensus("q"), PatternResult[str])
         assert_type(await kit.structured("q"), PatternResult[Any])
+        assert_type((await kit.structured("q", schema=City)).value, City)
         assert_type(await kit.stream_consensus("q"), StreamingPatternResult)
         assert_type(kit.usage, TokenUsage)
 
