@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,8 +40,9 @@ from executionkit.journal import (
     SQLiteJournalStore,
     current_journal,
 )
-from executionkit.testing import FakeClock, settle
-from executionkit.types import TokenUsage
+from executionkit.patterns import react_loop
+from executionkit.testing import FakeClock, ScriptedProvider, settle
+from executionkit.types import TokenUsage, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -455,6 +457,65 @@ class TestEffects:
             given: Any = run
             with pytest.raises(ValueError, match="`run`"):
                 Journal(MemoryJournalStore(), given)
+
+
+@pytest.mark.req("journal.changed-program")
+class TestWhatDiffers:
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            (("a", 0.0, 1), None),
+            (("a", 0.5, 1), "not the same in `temperature`;"),
+            (("a", 0.0, 2), "not the same in `tool count`;"),
+            (("a", 0.5, 2), "not the same in `temperature`, `tool count`;"),
+            (("b", 0.0, 1), "1 messages, the last: b' is asked for;"),
+        ],
+        ids=str,
+    )
+    async def test_of_a_model_call_is_named(
+        self, asked: tuple[str, float, int], words: str | None
+    ) -> None:
+        store = MemoryJournalStore()
+
+        async def go(prompt: str, temperature: float, least: int) -> None:
+            schema = {"type": "object", "minProperties": least}
+            tools = [Tool("count", "Counts.", schema, lambda: 1)]
+            provider = ScriptedProvider(lambda _request: "fine")
+            async with Journal(store, "r") as journal:
+                await react_loop(
+                    provider, prompt, tools, temperature=temperature, journal=journal
+                )
+
+        await go("a", 0.0, 1)
+        if words is None:
+            await go(*asked)
+            return
+        with pytest.raises(JournalMismatchError) as caught:
+            await go(*asked)
+        assert words in str(caught.value)
+
+    async def test_of_an_effect_is_named_and_secrets_are_not(
+        self, store: JournalStore
+    ) -> None:
+        key = "sk-" + "ant-" + "api03-" + "aB3dE6gH9jK2mN5pQ8sT1vW4" * 2
+        long = ["long"] * 2000
+        async with Journal(store, "r") as journal:
+            await journal.effect("a", lambda: 1, arguments={"n": 1, key: 2, "z": 3})
+            await journal.effect("b", lambda: 1, arguments={"n": 1})
+            await journal.effect("c", lambda: 1, arguments=[*long, "x"])
+        found = {entry.id: entry for entry in await store.entries("r")}
+        bare = found["b:0"].fingerprint.partition(" ")[0]
+        await store.put("r", replace(found["b:0"], fingerprint=bare))
+        async with Journal(store, "r") as journal:
+            with pytest.raises(JournalMismatchError) as caught:
+                await journal.effect("a", lambda: 1, arguments={"n": 2, key: 3, "z": 3})
+            assert "(what differs: `n`, `" in str(caught.value)
+            assert "`z`" not in str(caught.value)
+            assert key not in str(caught.value)
+            with pytest.raises(JournalMismatchError, match="these words leave out"):
+                await journal.effect("c", lambda: 1, arguments=[*long, "y"])
+            # Of what was written without fields nobody can tell, and nothing is lost.
+            assert await journal.effect("b", lambda: 2, arguments={"n": 1}) == 1
 
 
 @pytest.mark.req("journal.changed-program")

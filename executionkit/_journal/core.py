@@ -17,7 +17,9 @@ from executionkit._journal.values import (
     EffectState,
     JournalEntry,
     Outcome,
+    differing,
     fingerprint_of,
+    is_same,
     shown,
 )
 from executionkit.errors import (
@@ -313,17 +315,20 @@ def _with_cost(made: Any, earlier: TokenUsage) -> Outcome:
 
 
 def _check_same(before: JournalEntry, entry: JournalEntry) -> None:
-    if before.fingerprint == entry.fingerprint:
+    if is_same(before.fingerprint, entry.fingerprint):
         return
     if before.state is EffectState.GIVEN_UP:
         return  # nothing was built upon it
     then, now = f"{before.kind} {before.asked}", f"{entry.kind} {entry.asked}"
     differs = f"the journal has {then!r}, and now {now!r} is asked for"
+    fields = differing(before.fingerprint, entry.fingerprint)
     if then == now:
-        differs = (
-            f"{now!r} is asked for, as in the journal, but not the same in what these "
-            "words leave out (settings, tools, earlier messages, inputs)"
+        what = fields or (
+            "what these words leave out (settings, tools, earlier messages, inputs)"
         )
+        differs = f"{now!r} is asked for, as in the journal, but not the same in {what}"
+    elif fields:
+        differs += f" (what differs: {fields})"
     msg = (
         f"the program was changed: at {entry.id} {differs}; run it as it was, or begin "
         "a new run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
@@ -22,13 +22,19 @@ __all__ = (
     "JournalEntry",
     "NotDone",
     "Outcome",
+    "differing",
     "fingerprint_of",
+    "is_same",
     "part",
     "shown",
 )
 
 
 _MOST_SHOWN: Final = 200
+_MOST_FIELDS: Final = 100
+_MOST_TOLD: Final = 10
+_FIELD_CHARS: Final = 80
+_LINE: Final = "\n"
 
 
 class NotDone(Enum):
@@ -69,7 +75,8 @@ class JournalEntry:
     """What it is: `model`, `tool`, `step`, `approval`, `timer`, or a word of yours."""
 
     fingerprint: str
-    """SHA-256 (hex) of what was asked for."""
+    """SHA-256 (hex) of what was asked for; after a blank, short ones of its fields as
+    a JSON object."""
 
     asked: str = ""
     """What was asked for, in words, without secrets, shortened."""
@@ -167,8 +174,53 @@ def fingerprint_of(effect_id: str, kind: str, asked: Any) -> str:
             "form, so a changed program could not be told; use JSON-like values"
         )
         raise JournalValueError(msg)
-    data = f"{kind}\n{text}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(data).hexdigest()
+    return f"{_digest(f'{kind}{_LINE}{text}')} {json.dumps(_fields_of(asked))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _fields_of(asked: Any) -> dict[str, str]:
+    """A short digest for each field with a name; messages are long, and left out."""
+    if isinstance(asked, (list, tuple)) and asked:  # a name, and what belongs to it
+        asked = asked[-1]
+    found: dict[str, str] = {}
+    for name, value in asked.items() if isinstance(asked, Mapping) else ():
+        if name == "options" and isinstance(value, Mapping):
+            found |= _fields_of(value)
+        elif name == "tools" and isinstance(value, (list, tuple)):
+            for item in value:
+                found[f"tool {_tool_name(item)}"] = _digest(canonical(item) or "")[:8]
+        elif name != "messages":
+            found[str(name)] = _digest(canonical(value) or "")[:8]
+    return dict(list(found.items())[:_MOST_FIELDS])
+
+
+def _tool_name(tool: Any) -> str:
+    about = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return str(about.get("name", "")) if isinstance(about, Mapping) else ""
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two fingerprints stand for the same."""
+    return one.partition(" ")[0] == other.partition(" ")[0]
+
+
+def differing(one: str, other: str) -> str:
+    """The fields in which two fingerprints differ, in words; empty = nobody can tell."""
+    try:
+        then, now = (
+            json.loads(text.partition(" ")[2] or "{}") for text in (one, other)
+        )
+        names = (
+            [name for name in {**then, **now} if then.get(name) != now.get(name)]
+            if then and now
+            else []
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""  # damaged
+    return ", ".join(f"`{shown(name[:_FIELD_CHARS])}`" for name in names[:_MOST_TOLD])
 
 
 def shown(name: str, value: object = None) -> str:

@@ -297,7 +297,7 @@ class TestChangedProgram:
         async with Journal(store, "r") as journal:
             await react_loop(ScriptedProvider(["one"]), "x", [], journal=journal)
         async with Journal(store, "r") as journal:
-            with pytest.raises(JournalMismatchError, match="leave out"):
+            with pytest.raises(JournalMismatchError, match="same in `temperature`"):
                 await react_loop(
                     ScriptedProvider(["two"]), "x", [], journal=journal, temperature=1.0
                 )
