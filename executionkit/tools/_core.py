@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from executionkit._clock import get_clock
 from executionkit._constants import DefaultSeconds
 from executionkit.engine.retry import RetryConfig
 from executionkit.tools._gate import Gate
-from executionkit.tools._lookup import exact, matching
+from executionkit.tools._lookup import exact, matching, unmatched
 from executionkit.tools._options import tool_retry
 from executionkit.tools._path import Counts, PathParts, ToolPath
 from executionkit.tools._policy_marks import retry_mark
@@ -25,7 +26,7 @@ from executionkit.tools.middleware.guards import GuardLayer
 from executionkit.tools.middleware.rate_limit import RateLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from executionkit._clock import Clock
     from executionkit.tools._options import ProcessorOptions, ToolPolicy
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Core", "may_repeat")
 
+_log = logging.getLogger("executionkit")
 _NOT_REPEATABLE = frozenset({"write", "destructive"})
 
 
@@ -85,6 +87,7 @@ class Core:
         if options.rate_limit is not None:
             self.rate_limits = RateLimits(options.rate_limit, clock, self.watches)
         self.bulkheads: Bulkheads = Bulkheads(options.bulkhead, clock)
+        self._is_checked = False
         self._clock = clock
         self._tracer = tracer
         self.paths: Paths = Paths(registry, self.build, self.shop)
@@ -101,6 +104,9 @@ class Core:
 
     def build(self, record: ToolRecord) -> ToolPath:
         """The path of one tool."""
+        if not self._is_checked:
+            self._is_checked = True
+            self._tell_of_misspelt()
         parts = PathParts(
             start=self._starter(record),
             function=self._function(record),
@@ -117,6 +123,29 @@ class Core:
         )
         counts = self.counts.setdefault(record.full_name, Counts())
         return ToolPath(record, parts, counts)
+
+    def _tell_of_misspelt(self) -> None:
+        """Log settings that concern no tool: a misspelt limit would limit nothing."""
+        options = self.options
+        named: dict[str, Mapping[str, Any]] = {"policies": options.policies}
+        if options.rate_limit is not None:
+            named["tool_rate_limits"] = options.rate_limit.tool_limits
+        if options.breaker is not None:
+            named["circuit breakers"] = options.breaker.tools
+        if options.cache is not None:
+            named["tool_ttls of the cache"] = options.cache.tool_ttls
+        if options.bulkhead is not None:
+            named["tool_limits of the bulkhead"] = options.bulkhead.tool_limits
+            named["patterns of the bulkhead"] = options.bulkhead.patterns
+        if not any(named.values()):
+            return
+        names = {name for record in self.registry.records() for name in record.names}
+        for where, settings in named.items():
+            for key, close in unmatched(settings, names):
+                hint = f"; did you mean {', '.join(close)}?" if close else ""
+                _log.warning(
+                    "%s: %r concerns no tool that is registered now%s", where, key, hint
+                )
 
     async def flush(self) -> None:
         """Wait until shared stores have been told everything."""

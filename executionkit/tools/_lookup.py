@@ -8,7 +8,7 @@ first pattern that matches, then the default. Names match in full first
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ __all__ = (
     "matching_item",
     "most_specific",
     "resolve",
+    "unmatched",
 )
 
 T = TypeVar("T")
@@ -43,6 +44,22 @@ def matching_item(
             if not _GLOB.isdisjoint(pattern) and fnmatchcase(name, pattern):
                 return pattern, value
     return None
+
+
+def unmatched(
+    settings: Iterable[str], names: Collection[str]
+) -> list[tuple[str, list[str]]]:
+    """(entry, up to three close names) of each entry that concerns none of `names`."""
+    import difflib
+
+    found: list[tuple[str, list[str]]] = []
+    for key in settings:
+        if key in names:
+            continue
+        if not _GLOB.isdisjoint(key) and any(fnmatchcase(n, key) for n in names):
+            continue
+        found.append((key, difflib.get_close_matches(key, names, n=3)))
+    return found
 
 
 def exact(settings: Mapping[str, T], names: Sequence[str]) -> T | None:

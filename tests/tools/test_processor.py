@@ -54,6 +54,7 @@ from executionkit.tools.decorators import (
 )
 from executionkit.tools.guard_rules import SchemaGuard
 from executionkit.tools.guards import GuardResult, GuardVerdict
+from executionkit.tools.middleware.breaker import BreakerOptions
 from executionkit.tools.middleware.cache import CacheOptions
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import ToolRegistry, create_registry
@@ -320,6 +321,43 @@ async def test_retries_that_were_asked_for_happen() -> None:
     ) as processor:
         [result] = await processor.process({"tool": "shaky", "arguments": {}})
     assert (result.result, len(tried)) == ("ok", 3)
+
+
+MISSPELT: list[dict[str, Any]] = [
+    {"tool_rate_limits": {"serch": (1, 60), "search": (9, 60), "web.*": (9, 60)}},
+    {"policies": {"serch": ToolPolicy(timeout=1), "fet*": ToolPolicy(timeout=1)}},
+    {"cache": CacheOptions(tool_ttls={"serch": 1, "web.fetch": 1})},
+    {"bulkhead_config": BulkheadConfig(tool_limits={"serch": 1, "fetch": 1})},
+    {"bulkhead_config": BulkheadConfig(patterns={"serch": 1, "*": 1})},
+    {
+        "circuit_breaker_config": BreakerOptions(
+            tools={"serch": BreakerConfig(), "search": BreakerConfig()}
+        )
+    },
+]
+
+
+@pytest.mark.req("processor.misspelt")
+@pytest.mark.parametrize("options", MISSPELT, ids=lambda o: next(iter(o)))
+async def test_a_setting_for_a_tool_that_is_not_there_is_told_of_once(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def search(n: int) -> int:
+        return n
+
+    registry = create_registry(search)
+    registry.add(search, "web.fetch")
+    async with ToolProcessor(registry, **options) as processor:
+        for n in range(3):
+            for tool in ("search", "web.fetch"):
+                [result] = await processor.process(
+                    {"tool": tool, "arguments": {"n": n}}
+                )
+                assert result.is_success
+    [told] = [record for record in caplog.records if record.name == "executionkit"]
+    assert told.levelname == "WARNING"
+    assert "'serch' concerns no tool" in told.getMessage()
+    assert "did you mean search" in told.getMessage()
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
