@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -225,7 +224,9 @@ def named(about: Mapping[str, float | None]) -> str:
 
 
 def _utc(seconds: float) -> str:
+    from datetime import UTC, datetime  # only for this error
+
     try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # no year that there is
         return f"at {seconds}"
