@@ -55,7 +55,8 @@ from executionkit.tools.decorators import (
 from executionkit.tools.guard_rules import SchemaGuard
 from executionkit.tools.guards import GuardResult, GuardVerdict
 from executionkit.tools.middleware.breaker import BreakerOptions
-from executionkit.tools.middleware.cache import CacheOptions
+from executionkit.tools.middleware.cache import CacheOptions, IdempotencyOptions
+from executionkit.tools.middleware.rate_limit import RateLimitOptions
 from executionkit.tools.processor import ToolProcessor
 from executionkit.tools.registry import ToolRegistry, create_registry
 from executionkit.tools.strategies import InProcessStrategy
@@ -321,6 +322,18 @@ async def test_retries_that_were_asked_for_happen() -> None:
     ) as processor:
         [result] = await processor.process({"tool": "shaky", "arguments": {}})
     assert (result.result, len(tried)) == ("ok", 3)
+
+
+@pytest.mark.req("stores.address")
+@pytest.mark.parametrize(
+    "options", [CacheOptions, IdempotencyOptions, RateLimitOptions, BreakerOptions]
+)
+def test_an_address_in_place_of_a_store_is_refused_with_the_remedy(
+    options: Any,
+) -> None:
+    with pytest.raises(TypeError, match=r"open_backend\(url\)") as caught:
+        options(backend="redis://:s3cr3t-w0rd@host")
+    assert "s3cr3t" not in str(caught.value)
 
 
 MISSPELT: list[dict[str, Any]] = [

@@ -24,6 +24,7 @@ from executionkit.tools.middleware._store import (
     OnError,
     SafeStore,
     Watches,
+    check_no_address,
 )
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def check_backend(backend: object, on_error: object) -> None:
         ValueError: When `on_error` is unknown.
     """
     # By what can be called: the check of a protocol does not see what a proxy passes on.
+    check_no_address(backend, "cache")
     missing = [n for n in _METHODS if not callable(getattr(backend, n, None))]
     if backend is not None and (missing or isinstance(backend, type)):
         msg = (

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from executionkit._clock import Clock
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("ON_ERROR", "OnError", "SafeStore", "Watch", "Watches", "check_on_error")
+__all__ = (
+    "ON_ERROR",
+    "OnError",
+    "SafeStore",
+    "Watch",
+    "Watches",
+    "check_no_address",
+    "check_on_error",
+)
 
 OnError = Literal["local", "open", "closed"]
 ON_ERROR: Final = ("local", "open", "closed")
@@ -33,6 +41,20 @@ def check_on_error(mode: object) -> None:
     if mode not in ON_ERROR:
         msg = f"`on_error` must be one of {', '.join(ON_ERROR)}, got {mode!r}"
         raise ValueError(msg)
+
+
+def check_no_address(backend: object, part: str) -> None:
+    """Refuse an address where a store is wanted; it may hold a password: not shown.
+
+    Raises:
+        TypeError: When it is one.
+    """
+    if isinstance(backend, str):
+        msg = (
+            "`backend` must be a store, got a str; for an address write "
+            f"`open_backend(url).{part}()`, or give `state=url` to the processor"
+        )
+        raise TypeError(msg)
 
 
 class Watch:

@@ -17,7 +17,12 @@ from executionkit.errors import ToolCircuitOpenError
 from executionkit.tools._lookup import most_specific
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedBreakerLayer
-from executionkit.tools.middleware._store import OnError, Watches, check_on_error
+from executionkit.tools.middleware._store import (
+    OnError,
+    Watches,
+    check_no_address,
+    check_on_error,
+)
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
@@ -47,6 +52,7 @@ class BreakerOptions:
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
+        check_no_address(self.backend, "breakers")
         object.__setattr__(self, "tools", freeze_mapping(self.tools))
 
 

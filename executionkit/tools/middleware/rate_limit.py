@@ -19,7 +19,12 @@ from executionkit.errors import ToolRateLimitedError
 from executionkit.tools._lookup import exact, exact_item, matching, matching_item
 from executionkit.tools.middleware._base import Layer
 from executionkit.tools.middleware._shared import Outage, Reports, SharedRateLayer
-from executionkit.tools.middleware._store import OnError, Watches, check_on_error
+from executionkit.tools.middleware._store import (
+    OnError,
+    Watches,
+    check_no_address,
+    check_on_error,
+)
 from executionkit.types import freeze_mapping, sealed
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ class RateLimitOptions:
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
+        check_no_address(self.backend, "limiter")
         if self.global_limit is not None:
             check_int("global_limit", self.global_limit, 1)
         check_number("global_period", self.global_period, above=True)
