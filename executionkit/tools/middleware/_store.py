@@ -148,7 +148,7 @@ class SafeStore:
     ) -> None:
         self._watch = watch or Watch()
         self._store = store
-        self._mode = on_error
+        self._mode: OnError = on_error
         self._clock = clock
         self._timeout = timeout
         self._pause = pause
