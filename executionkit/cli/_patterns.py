@@ -146,6 +146,9 @@ async def _answer(
         return Exit.OK
     value = result.value
     console.result(value if isinstance(value, str) else as_json(value, indent=2))
+    if result.metadata.get("stop_reason") == "evaluator_failed":
+        why = console.clean(result.metadata.get("evaluator_error"))
+        console.error(f"executionkit: the judge failed, the best draft stands: {why}")
     score = "" if result.score is None else f"score {result.score:.2f}; "
     console.note(f"{score}{job.meter.words(result.cost)}")
     return Exit.OK

@@ -108,6 +108,11 @@ def test_refine_prints_the_best_draft(invoke: Callable[..., Any], write: Any) ->
     done = invoke("refine", "x", *MOCK, "--replies", "say.jsonl")
     assert done.stdout == "good\n"
     assert "score 1.00; 4 calls" in done.stderr
+    assert "the judge failed" not in done.stderr
+    write("say.jsonl", ["poor", "no rating at all"])
+    done = invoke("refine", "x", *MOCK, "--replies", "say.jsonl", "--quiet")
+    assert (done.exit_code, done.stdout) == (0, "poor\n")
+    assert "the judge failed, the best draft stands: " in done.stderr
 
 
 @pytest.mark.req("cli.patterns")
