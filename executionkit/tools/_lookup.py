@@ -49,14 +49,15 @@ def matching_item(
 def unmatched(
     settings: Iterable[str], names: Collection[str]
 ) -> list[tuple[str, list[str]]]:
-    """(entry, up to three close names) of each entry that concerns none of `names`."""
+    """(entry, up to three close names) of each entry that concerns none of `names`.
+
+    A pattern may be there for tools of others who share the settings.
+    """
     import difflib
 
     found: list[tuple[str, list[str]]] = []
     for key in settings:
-        if key in names:
-            continue
-        if not _GLOB.isdisjoint(key) and any(fnmatchcase(n, key) for n in names):
+        if key in names or not _GLOB.isdisjoint(key):
             continue
         found.append((key, difflib.get_close_matches(key, names, n=3)))
     return found

@@ -42,11 +42,19 @@ KEY = "sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
 ALLOW = GuardResult.allow()
 
 
+ODD = "whatever"
+
+
 def record(
     name: str = "web", schema: Mapping[str, Any] | None = None, **facts: Any
 ) -> ToolRecord:
     schema = {"type": "object"} if schema is None else schema
+    odd = facts.pop("side_effects") if facts.get("side_effects") == ODD else None
     tool = Tool(name, "", schema, lambda **_: None, **facts)
+    if (
+        odd is not None
+    ):  # no `Tool` can be made so; a guard is on its guard all the same
+        object.__setattr__(tool, "side_effects", odd)
     return ToolRecord(tool, kind=Kind.SYNC, validator=compile_schema(schema))
 
 
@@ -390,7 +398,7 @@ class TestSchema:
             SchemaGuard(allow_unknown_for="web")
 
 
-CLASSES = ("none", "read", "write", "destructive", "unknown", "whatever")
+CLASSES = ("none", "read", "write", "destructive", "unknown", ODD)
 
 
 class TestSideEffects:
@@ -449,7 +457,7 @@ class TestSideEffects:
                 assert read_only.check(call(), wipe) is not ALLOW
 
     def test_the_reason_says_what_and_where(self) -> None:
-        found = SideEffectGuard().check(call(), record(side_effects="whatever"))
+        found = SideEffectGuard().check(call(), record(side_effects=ODD))
         assert "'unknown'" in found.reason
         assert "production" in found.reason
         assert found.details["side_effects"] == "unknown"

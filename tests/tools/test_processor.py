@@ -337,7 +337,7 @@ def test_an_address_in_place_of_a_store_is_refused_with_the_remedy(
 
 
 MISSPELT: list[dict[str, Any]] = [
-    {"tool_rate_limits": {"serch": (1, 60), "search": (9, 60), "web.*": (9, 60)}},
+    {"tool_rate_limits": {"serch": (1, 60), "search": (9, 60), "db.*": (9, 60)}},
     {"policies": {"serch": ToolPolicy(timeout=1), "fet*": ToolPolicy(timeout=1)}},
     {"cache": CacheOptions(tool_ttls={"serch": 1, "web.fetch": 1})},
     {"bulkhead_config": BulkheadConfig(tool_limits={"serch": 1, "fetch": 1})},
