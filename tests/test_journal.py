@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ from executionkit.testing import FakeClock, ScriptedProvider, settle
 from executionkit.types import TokenUsage, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -70,10 +71,13 @@ class Ledger:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> JournalStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalStore]:
     if request.param == "memory":
-        return MemoryJournalStore()
-    return SQLiteJournalStore(tmp_path / "runs.db")
+        yield MemoryJournalStore()
+        return
+    made = SQLiteJournalStore(tmp_path / "runs.db")
+    yield made
+    made._disconnect()  # a test may leave its runs open
 
 
 @pytest.fixture
@@ -816,7 +820,7 @@ class TestFailures:
         store = SQLiteJournalStore(tmp_path / "runs.db")
         async with Journal(store, "r") as journal:
             await journal.effect("a", ledger.do("a"))
-            with sqlite3.connect(tmp_path / "runs.db") as db:
+            with closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
                 db.execute("DROP TABLE executionkit_journal_1")
             with pytest.raises(JournalError, match="no such table"):
                 await journal.effect("b", ledger.do("b"))
