@@ -24,9 +24,9 @@ from executionkit.errors import (
     ExecutionKitError,
     PatternError,
 )
+from executionkit.observability import watched
 from executionkit.patterns._call import known_secrets
 from executionkit.patterns._failures import first_of_group
-from executionkit.patterns._pattern_trace import watched
 from executionkit.types import PatternResult, TokenUsage, thaw
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from executionkit import (
     ExecutionContext,
     MemoryTraceSink,
     Plan,
+    PlanError,
     PlanStep,
     PrometheusMetrics,
     ProviderError,
@@ -24,6 +25,7 @@ from executionkit import (
     TokenBucket,
     Tool,
     ToolCall,
+    ToolCallSpec,
     ToolProcessor,
     TraceEvent,
     Workflow,
@@ -104,6 +106,60 @@ class TestTree:
             calls = by_kind(sink, "llm_call_start")
             assert calls
             assert {parents[c["span_id"]] for c in calls} == {start["span_id"]}
+
+    @pytest.mark.parametrize("fails", [False, True])
+    async def test_a_plan_of_tools_is_the_parent_of_its_calls(
+        self, *, fails: bool
+    ) -> None:
+        sink = MemoryTraceSink()
+
+        async def step(n: int) -> int:
+            if fails and n == 2:
+                raise ValueError("two")
+            return n
+
+        calls = [
+            ToolCallSpec(
+                f"c{n}", "step", {"n": n}, depends_on=(f"c{n - 1}",) if n > 2 else ()
+            )
+            for n in range(4)
+        ]
+        async with ToolProcessor(create_registry(step), trace=sink) as processor:
+            outcome = await processor.execute_plan(calls)
+            await processor.process({"tool": "step", "arguments": {"n": 1}})
+        assert outcome.is_success is not fails
+        parents = check_tree(sink.events)
+        [start] = by_kind(sink, "pattern_start")
+        [end] = by_kind(sink, "pattern_end")
+        assert start["pattern"] == end["pattern"] == "tool_plan"
+        starts = by_kind(sink, "tool_call_start")
+        inside, alone = starts[:-1], starts[-1]
+        assert len(inside) == (3 if fails else 4)
+        assert {parents[c["span_id"]] for c in inside} == {start["span_id"]}
+        assert alone["parent_id"] is None  # the plan is over by then
+
+    async def test_a_plan_that_is_cancelled_ends_with_an_error(self) -> None:
+        sink, begun = MemoryTraceSink(), asyncio.Event()
+
+        async def hang() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with ToolProcessor(create_registry(hang), trace=sink) as processor:
+            run = processor.execute_plan([ToolCallSpec("a", "hang")])
+            task = asyncio.ensure_future(run)
+            async with asyncio.timeout(10):
+                await begun.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            check_tree(sink.events)
+            with pytest.raises(PlanError):
+                await processor.execute_plan(
+                    [ToolCallSpec("a", "hang", depends_on=("b",))]
+                )
+        [end] = by_kind(sink, "pattern_end")  # none for what was refused
+        assert end["error"] == "CancelledError"
 
     async def test_a_pipe_a_workflow_and_a_plan_hold_what_their_steps_do(self) -> None:
         sink = MemoryTraceSink()

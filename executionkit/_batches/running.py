@@ -24,7 +24,7 @@ from executionkit._clock import get_clock
 from executionkit._ids import new_id
 from executionkit.cost import CostTracker
 from executionkit.errors import ExecutionKitError, InDoubtError
-from executionkit.patterns._pattern_trace import watched
+from executionkit.observability import watched
 
 if TYPE_CHECKING:
     from executionkit.journal import Journal

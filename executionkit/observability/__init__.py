@@ -20,6 +20,7 @@ from executionkit.observability._meters import (
 )
 from executionkit.observability._names import model_name, provider_name
 from executionkit.observability._prometheus import PrometheusMetrics
+from executionkit.observability._runs import PatternTrace, watched
 from executionkit.observability._scope import (
     Scope,
     current_scope,
@@ -54,6 +55,7 @@ __all__ = (
     "JsonlTraceSink",
     "LoggingTraceSink",
     "MemoryTraceSink",
+    "PatternTrace",
     "PrometheusMetrics",
     "RequestSpan",
     "Scope",
@@ -86,4 +88,5 @@ __all__ = (
     "tool_span",
     "trace_headers",
     "track_in_flight",
+    "watched",
 )

@@ -37,12 +37,12 @@ from executionkit.errors import (
     EvaluatorError,
     ExecutionKitError,
 )
+from executionkit.observability import PatternTrace, watched
 from executionkit.patterns._asker import Asker
 from executionkit.patterns._call import checked_complete
 from executionkit.patterns._failures import describe, first_of_group
 from executionkit.patterns._lent import TrackedProvider
 from executionkit.patterns._options import check_options
-from executionkit.patterns._pattern_trace import PatternTrace, watched
 from executionkit.patterns._stream import checked_stream
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from executionkit.tools._wrappers import CircuitBreakerExecutor
 from executionkit.tools._wrapping import KnownTool
 from executionkit.tools.middleware._shared import Outage, Reports, SharedBreakerLayer
 from executionkit.tools.middleware._store import OnError, check_on_error
+from executionkit.tools.middleware.breaker import shown_state
 
 if TYPE_CHECKING:
     from executionkit._clock import Clock
@@ -145,21 +146,7 @@ class RedisCircuitBreaker:
         """
         await self._reports.flush()
         name, config = self._config(tool)
-        shown = await self._store.snapshot(name, config)
-        return {
-            "state": shown.state,
-            "failure_count": shown.failure_count,
-            "success_count": shown.success_count,
-            "opened_at": shown.opened_at,
-            "half_open_calls": shown.half_open_calls,
-            "time_until_half_open": shown.time_until_half_open,
-            "config": {
-                "failure_threshold": config.failure_threshold,
-                "success_threshold": config.success_threshold,
-                "reset_timeout": config.reset_timeout,
-                "half_open_max_calls": config.half_open_max_calls,
-            },
-        }
+        return shown_state(await self._store.snapshot(name, config), config)
 
     async def get_all_states(self) -> dict[str, dict[str, Any]]:
         """`get_state` of each tool whose circuit has something to remember."""

@@ -21,6 +21,7 @@ from executionkit.errors import ToolCircuitOpenError
 from executionkit.tools._lookup import most_specific
 from executionkit.tools._wrapping import KnownTool, checked
 from executionkit.tools.middleware._base import ToolRequest
+from executionkit.tools.middleware.breaker import shown_state
 from executionkit.tools.middleware.rate_limit import RateLimitOptions, RateLimits
 
 if TYPE_CHECKING:
@@ -225,21 +226,7 @@ class Circuits:
     def state(self, names: tuple[str, ...]) -> dict[str, Any]:
         """How a circuit stands; one that is not kept is closed."""
         shown = (self.by_name.get(names[0]) or self.new(names)).snapshot()
-        config = self.config(names)
-        return {
-            "state": shown.state,
-            "failure_count": shown.failure_count,
-            "success_count": shown.success_count,
-            "opened_at": shown.opened_at,
-            "half_open_calls": shown.half_open_calls,
-            "time_until_half_open": shown.time_until_half_open,
-            "config": {
-                "failure_threshold": config.failure_threshold,
-                "success_threshold": config.success_threshold,
-                "reset_timeout": config.reset_timeout,
-                "half_open_max_calls": config.half_open_max_calls,
-            },
-        }
+        return shown_state(shown, self.config(names))
 
     def states(self) -> dict[str, dict[str, Any]]:
         """How each circuit stands, by the tool's full name."""

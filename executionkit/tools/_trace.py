@@ -16,12 +16,13 @@ from executionkit.observability import (
     error_name,
     nobody_watches,
     refused_span,
+    watched,
 )
-from executionkit.types import thaw
+from executionkit.types import TokenUsage, thaw
 
 if TYPE_CHECKING:
     from executionkit.calls import ToolCall, ToolResult
-    from executionkit.observability import TraceCallback
+    from executionkit.observability import PatternTrace, TraceCallback
     from executionkit.tools.middleware._base import ToolRequest
 
 __all__ = ("Traced", "Tracer")
@@ -36,6 +37,14 @@ _BLOCKED: Final = frozenset(
 )
 _UNKNOWN: Final = ErrorCode.TOOL_NOT_FOUND
 _REDACTED: Final = "[redacted]"
+
+
+class _NoModel:
+    """The account of what asks no model."""
+
+    def to_usage(self) -> TokenUsage:
+        """Nothing."""
+        return TokenUsage()
 
 
 class Tracer:
@@ -58,6 +67,10 @@ class Tracer:
     def is_active(self) -> bool:
         """Whether anybody listens right now; asked once per batch."""
         return self._sink is not None or not nobody_watches()
+
+    def plan(self) -> PatternTrace | None:
+        """A plan of calls begins, to which they belong; None when nobody watches."""
+        return watched("tool_plan", self._sink, _NoModel())
 
     async def begin(self, request: ToolRequest) -> Traced:
         """The call enters the path."""

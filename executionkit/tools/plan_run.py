@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -181,29 +182,49 @@ async def run_plan(
     facts = None if current is None else current.to_dict()
     plan = make_plan(given, plan, constraints, scheduler, facts)
     check_plan(given, plan)
-    references = references_of(given)
-    clock = core.shop.clock
-    began = clock.monotonic()
-    variables = request_context(context)
-    due = _deadline(variables, constraints, began)
-    desk = Desk(
-        given,
-        plan,
-        constraints,
-        references,
-        clock,
-        continue_on_error=continue_on_error,
-        due=due,
-        on_result=on_result,
+    course = _Course(
+        given, plan, constraints, references_of(given), continue_on_error, on_result
     )
-    options = RunOptions(overrides=_overrides(core, given, plan), items=False)
-    opener = Opener(core.paths, options, variables)
-    crew = Crew(desk, _Bounded(opener, due), core.paths, variables)
-    told = desk.tell(desk.skip_planned())
-    if told is not None:
-        await told
-    await crew.run()
-    return _outcome(given, desk, plan, clock.monotonic() - began)
+    trace = None if core.paths.tracer is None else core.paths.tracer.plan()
+    async with trace or nullcontext():
+        return await course.run(core, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """A plan that has been checked, and how it is to run."""
+
+    calls: tuple[ToolCallSpec, ...]
+    plan: ExecutionPlan
+    constraints: SchedulingConstraints
+    references: Mapping[str, tuple[ResultOf, ...]]
+    continue_on_error: bool
+    on_result: OnResult | None
+
+    async def run(self, core: Core, context: ExecutionContext | None) -> ToolPlanResult:
+        clock = core.shop.clock
+        began = clock.monotonic()
+        variables = request_context(context)
+        due = _deadline(variables, self.constraints, began)
+        desk = Desk(
+            self.calls,
+            self.plan,
+            self.constraints,
+            self.references,
+            clock,
+            continue_on_error=self.continue_on_error,
+            due=due,
+            on_result=self.on_result,
+        )
+        overrides = _overrides(core, self.calls, self.plan)
+        options = RunOptions(overrides=overrides, items=False)
+        opener = Opener(core.paths, options, variables)
+        crew = Crew(desk, _Bounded(opener, due), core.paths, variables)
+        told = desk.tell(desk.skip_planned())
+        if told is not None:
+            await told
+        await crew.run()
+        return _outcome(self.calls, desk, self.plan, clock.monotonic() - began)
 
 
 class _Bounded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executionkit.backends import BreakerBackend
 from executionkit.engine.breaker import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from executionkit.tools._record import ToolRecord
     from executionkit.tools.middleware._base import ToolRequest
 
-__all__ = ("BreakerLayer", "BreakerOptions", "Breakers")
+__all__ = ("BreakerLayer", "BreakerOptions", "Breakers", "shown_state")
 
 
 @sealed
@@ -149,3 +149,21 @@ class BreakerLayer(Layer):
         return ToolCircuitOpenError(
             self.circuit.name, snapshot.failure_count, snapshot.time_until_half_open
         )
+
+
+def shown_state(shown: BreakerSnapshot, config: BreakerConfig) -> dict[str, Any]:
+    """How a circuit stands, as plain data."""
+    return {
+        "state": shown.state,
+        "failure_count": shown.failure_count,
+        "success_count": shown.success_count,
+        "opened_at": shown.opened_at,
+        "half_open_calls": shown.half_open_calls,
+        "time_until_half_open": shown.time_until_half_open,
+        "config": {
+            "failure_threshold": config.failure_threshold,
+            "success_threshold": config.success_threshold,
+            "reset_timeout": config.reset_timeout,
+            "half_open_max_calls": config.half_open_max_calls,
+        },
+    }

@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executionkit._clock import get_clock
-from executionkit.observability import (
-    NO_SPAN,
-    Scope,
-    SpanScope,
-    error_name,
-    measure_run,
-    nobody_records,
-    nobody_watches,
-    track_in_flight,
-)
+from executionkit.observability._meters import measure_run, track_in_flight
+from executionkit.observability._scope import Scope, error_name, nobody_watches
+from executionkit.observability._spans import NO_SPAN, SpanScope, nobody_records
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from executionkit.observability import TraceCallback
+    from executionkit.observability._events import TraceCallback
     from executionkit.types import TokenUsage
 
 __all__ = ("PatternTrace", "watched")
